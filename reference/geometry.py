@@ -14,9 +14,10 @@ RULES = ("blocks", "cells")
 class Geometry:
     """Sizes of one QSA layer. The defaults are the real ones; tests use smaller ones of the same shape.
 
-    ``n_head`` query heads share ``n_head_kv`` KV heads of ``head_dim`` dims (query head h reads KV head h // group). The first ``n_rot``
-    dims of every head, and of every indexer head, are rotated in neox pairs (i, i + n_rot/2). The indexer has ``idx_heads`` query
-    heads and one key of ``idx_dim`` dims per block of ``ratio`` cells. ``budget`` is in cells.
+    ``n_head`` query heads share ``n_head_kv`` KV heads of ``head_dim`` dims (query head h reads KV head h // group).
+    The first ``n_rot`` dims of every head, and of every indexer head, are rotated in neox pairs (i, i + n_rot/2). The
+    indexer has ``idx_heads`` query heads and one key of ``idx_dim`` dims per block of ``ratio`` cells. ``budget`` is in
+    cells.
 
     Raises ValueError when the sizes contradict each other.
     """

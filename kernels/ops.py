@@ -1,0 +1,70 @@
+"""The table of operations, and the backends that carry them out.
+
+A backend is a module with any of the operations as functions of the reference's own names and arguments (design section
+5). ``attend`` takes three keyword arguments more: ``schedule``, ``splits`` and ``arithmetic``. An operation that cannot
+be carried out as asked returns False before anything is launched or written; :func:`refuse` counts it. What a backend
+does not define is unsupported.
+
+A backend whose arrays are not NumPy's defines ``to_device(x)`` and ``to_host(x)`` for arrays, ``PagedKV`` and ``Index``.
+"""
+
+import importlib
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Name of an operation, and the schedules in which it can be cut over a device (the first is the standing one)."""
+
+    name: str
+    schedules: tuple[str, ...]
+
+
+OPERATIONS = {
+    operation.name: operation
+    for operation in (
+        Operation("append_kv", ("window", "step", "multi")),
+        Operation("append_index", ("window", "step")),
+        Operation("block_scores", ("warp", "multi_query", "transposed", "prompt")),
+        Operation("select", ("registers", "wide", "scan", "spread")),
+        Operation("attend", ("batch", "step", "split", "multi", "prompt")),
+    )
+}
+
+BACKENDS = {"cpu": "qsa.kernels.cpu", "cuda": "qsa.kernels.cuda", "exact": "qsa.reference.exact"}
+"""Names of our own backends; any other name is taken as an importable module."""
+
+MAX_SPLITS = 20
+"""Splits of one row at most in the split schedule (design section 8)."""
+
+_refusals = Counter()
+_lock = threading.Lock()
+
+
+def refuse(operation, reason):
+    """Count a refusal of ``operation`` and return False. ``reason``: format, device, geometry, scratch or schedule."""
+    with _lock:
+        _refusals[operation, reason] += 1
+    return False
+
+
+def refusals():
+    """Counts of refusals so far: (operation, reason) -> times."""
+    with _lock:
+        return dict(_refusals)
+
+
+def load_backend(name):
+    """The backend ``name``: one of :data:`BACKENDS`, or any importable module that defines an operation.
+
+    Raises ValueError when it cannot be imported, naming what is missing, or defines no operation.
+    """
+    try:
+        backend = importlib.import_module(BACKENDS.get(name, name))
+    except ImportError as error:
+        raise ValueError(f"backend = {name!r}: {error}; known are {', '.join(BACKENDS)}, or a module's name") from error
+    if not any(callable(getattr(backend, operation, None)) for operation in OPERATIONS):
+        raise ValueError(f"backend = {name!r}: defines none of {', '.join(OPERATIONS)}")
+    return backend

@@ -1,0 +1,41 @@
+"""``append_index``, float64: raw indexer keys into tail, dead key and pooled keys."""
+
+import numpy as np
+
+from .index import Index
+
+
+def _norm_rotate(x, index, rope):
+    g = index.geometry
+    x = x / np.sqrt(np.mean(x * x) + g.eps) * index.weight.astype(np.float64)
+    half = g.n_rot // 2
+    a, b, cos, sin = x[:half].copy(), x[half : g.n_rot].copy(), rope[:half], rope[half:]
+    x[:half] = a * cos - b * sin
+    x[half : g.n_rot] = b * cos + a * sin
+    return x
+
+
+def append_index(raw, steps, index: Index):
+    """Append the raw indexer key of every row, in order: pool a block's keys (mean), then norm, then rotate.
+
+    raw    [rows, idx_dim], neither normed nor rotated; the row of cell 0 also makes the dead key
+    steps  [rows, 4] int32; a row with pos -1 appends nothing
+    index  :class:`Index` of dtype float64
+
+    Returns True. Raises ValueError on mismatched shapes or a block beyond the buffers; nothing is written then. Source:
+    published model code; the dead key as design section 2 defines it.
+    """
+    raw = np.asarray(raw, np.float64)
+    index.check_rows(raw, steps)
+    for row, pos in zip(raw, steps[:, 0].tolist(), strict=True):
+        if pos < 0:
+            continue
+        block, place = divmod(pos, index.geometry.ratio)
+        if pos == 0:
+            index.dead[:] = _norm_rotate(row.copy(), index, index.rope0)
+        if place < len(index.tail):
+            index.tail[place] = row
+        else:
+            pooled = (index.tail.sum(axis=0) + row) / index.geometry.ratio
+            index.pooled[block] = _norm_rotate(pooled, index, index.rope[block])
+    return True

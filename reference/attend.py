@@ -1,0 +1,78 @@
+"""``attend``, float64: grouped-query attention over the selected cells."""
+
+import numpy as np
+
+from .append_kv import slots_of
+from .formats import rotate
+from .index import check_steps
+from .kv import read_kv
+
+
+def softmax_attention(q, k, v, scale=None):
+    """Softmax attention of one row over ``n`` cells, every cell selected.
+
+    q [n_head, dim]; k, v [n, n_head_kv, dim]; ``scale`` on the scores, 1/sqrt(dim) unless given. Query head h reads KV
+    head h // (n_head // n_head_kv). Returns float64 [n_head, dim], zeros when n is 0. Source: published model code.
+    """
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    n_head, dim = q.shape
+    if not len(k):
+        return np.zeros((n_head, dim))
+    grouped = q.reshape(k.shape[1], -1, dim)
+    scores = np.einsum("gjd,ngd->gjn", grouped, k, optimize=True) * (dim**-0.5 if scale is None else scale)
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out = np.einsum("gjn,ngd->gjd", weights, v, optimize=True) / weights.sum(axis=-1, keepdims=True)
+    return out.reshape(n_head, dim)
+
+
+def check_attend(q, kv, ids, steps, slots, out, dtype):
+    """(slots' PagedKV, slot of every row, output). Raises ValueError on mismatched shapes or ids too narrow."""
+    rows = len(q)
+    check_steps(steps, rows)
+    kvs, slots = slots_of(rows, kv, slots)
+    for one in kvs:
+        g = one.pool.geometry
+        if q.shape != (rows, g.n_head, g.head_dim):
+            raise ValueError(f"q: shape {q.shape}: must be [rows, {g.n_head}, {g.head_dim}]")
+    if ids.ndim != 2 or len(ids) != rows or ids.shape[1] < steps[:, 3].max(initial=0):
+        raise ValueError(f"ids: shape {ids.shape}: must be [{rows}, {steps[:, 3].max(initial=0)} or more]")
+    if out is None:
+        out = np.empty(q.shape, dtype)
+    if out.shape != q.shape:
+        raise ValueError(f"out: shape {out.shape}: must be that of q, {q.shape}")
+    return kvs, slots, out
+
+
+def selected_cells(kv, ids, width):
+    """A row's first ``width`` ids as Cells, without those of -1 and those whose page is not resident.
+
+    Raises IndexError on an id beyond the capacity.
+    """
+    ids = np.asarray(ids[:width])
+    page, _ = kv.locate(ids)
+    return read_kv(kv, ids[page >= 0])
+
+
+def attend(q, kv, ids, steps, slots=None, out=None):
+    """Attention of every row over its selected cells, on the values that ``kv`` holds.
+
+    q      [rows, n_head, head_dim], normed and rotated by position
+    kv     a PagedKV of any format, or a list of them with ``slots`` [rows] int32 naming each row's
+    ids    [rows, cap] int32: the first ``width`` of each row are its cells; -1, and cells whose page is not resident,
+           are not selected
+    steps  [rows, 4] int32
+
+    Returns float64 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0. Raises ValueError on
+    mismatched shapes, IndexError on an id beyond the capacity. Source: published model code; design section 4.
+    """
+    kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float64)
+    for row, width in enumerate(steps[:, 3].tolist()):
+        one = kvs[slots[row]]
+        k, v = selected_cells(one, ids[row], width).values()
+        # A rotated side meets a rotated query (the rotation is orthonormal), and a rotated V is rotated back.
+        turned = q[row].astype(np.float64)
+        turned = rotate(turned) if one.pool.k.coding == "q4_0" else turned
+        result = softmax_attention(turned, k, v)
+        out[row] = rotate(result) if one.pool.v.coding == "q4_0" else result
+    return out

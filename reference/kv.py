@@ -1,0 +1,200 @@
+"""Paged K/V: pools of pages, page tables, pages that are not resident.
+
+Source: design section 7. A page holds ``page_size`` consecutive cells of one sequence; the page table maps logical to
+physical pages, -1 where a page is not resident. Operations see logical cells alone, so every page size and every table
+give the same results.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .formats import (
+    EXACT_FORMATS,
+    FORMATS,
+    GROUP,
+    decode,
+    encode_int8,
+    encode_q4_0,
+    pack_nibbles,
+    rotate,
+    unpack_nibbles,
+)
+from .geometry import REAL, Geometry
+
+
+class Side(NamedTuple):
+    """K or V of a pool.
+
+    ``codes`` [pages, n_head_kv, page_size, x]: int8 codes (x = head_dim), q4_0 nibbles uint8 (x = head_dim / 2), or
+    float16 or float64 values. ``scale`` [pages, n_head_kv, page_size, groups] float16; no groups where the coding has
+    no scale.
+    """
+
+    coding: str
+    codes: np.ndarray
+    scale: np.ndarray
+
+
+class Cells(NamedTuple):
+    """Logical cells of a sequence, as :func:`read_kv` gives them. K and V are still rotated where their coding is q4_0.
+
+    ``k_codes``, ``v_codes`` [n, n_head_kv, head_dim] int8 (or float16, float64 values); ``k_scale``, ``v_scale`` [n,
+    n_head_kv, groups] float32; ``resident`` [n] bool, False where the cell's page is not resident (its codes and scales
+    are then 0).
+    """
+
+    k_codes: np.ndarray
+    k_scale: np.ndarray
+    v_codes: np.ndarray
+    v_scale: np.ndarray
+    resident: np.ndarray
+
+    def values(self):
+        """K and V as float64 [n, n_head_kv, head_dim], dequantised, in the coding's own (rotated or plain) basis."""
+        return tuple(
+            decode(codes, scale) if scale.shape[-1] else codes.astype(np.float64)
+            for codes, scale in ((self.k_codes, self.k_scale), (self.v_codes, self.v_scale))
+        )
+
+
+def encode(x, coding):
+    """Codes and scales of vectors ``x`` [..., head_dim] float32 in one coding, as :class:`Side` stores them (q4_0 is
+    rotated and packed)."""
+    if coding == "int8":
+        return encode_int8(x)
+    if coding == "q4_0":
+        codes, scale = encode_q4_0(rotate(np.asarray(x, np.float32)))
+        return pack_nibbles(codes), scale
+    x = np.asarray(x)
+    none = np.zeros((*x.shape[:-1], 0), np.float16)
+    if coding == "f64":
+        return x.astype(np.float64), none
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16), none
+
+
+def _side(coding, shape, head_dim):
+    groups = head_dim // GROUP[coding] if coding in GROUP else 0
+    dtype, size = {
+        "int8": (np.int8, head_dim),
+        "q4_0": (np.uint8, head_dim // 2),
+        "fp16": (np.float16, head_dim),
+        "f64": (np.float64, head_dim),
+    }[coding]
+    return Side(coding, np.zeros((*shape, size), dtype), np.zeros((*shape, groups), np.float16))
+
+
+class Pool:
+    """Physical pages of K and V in one format.
+
+    Raises ValueError on an unknown format, a page count or page size below 1, or a head_dim the format cannot group.
+    """
+
+    def __init__(self, format, n_pages, page_size=4, geometry: Geometry = REAL):
+        if format not in FORMATS:
+            raise ValueError(f"format = {format!r}: allowed are {', '.join(FORMATS)}")
+        if n_pages < 1 or page_size < 1:
+            raise ValueError(f"n_pages = {n_pages}, page_size = {page_size}: both must be at least 1")
+        for coding in FORMATS[format]:
+            if geometry.head_dim % GROUP.get(coding, 1):
+                raise ValueError(f"head_dim = {geometry.head_dim}: {coding} groups {GROUP[coding]} dims")
+        self.format = format
+        self.n_pages = n_pages
+        self.page_size = page_size
+        self.geometry = geometry
+        shape = (n_pages, geometry.n_head_kv, page_size)
+        self.k, self.v = (_side(coding, shape, geometry.head_dim) for coding in FORMATS[format])
+
+    @property
+    def nbytes(self):
+        """Bytes of codes and scales."""
+        return sum(array.nbytes for side in (self.k, self.v) for array in (side.codes, side.scale))
+
+
+@dataclass
+class PagedKV:
+    """K and V of one slot: a pool, the page table that leads into it, and an optional copy of every cell on the host.
+
+    ``table`` [logical pages] int32, physical page or -1. ``host`` is a pool in identity layout (logical page = physical
+    page) that ``append_kv`` always writes, so that a page can become resident later. Raises ValueError when an entry of
+    the table lies outside the pool or two logical pages share a physical one, or when the host pool has another format,
+    page size or too few pages.
+    """
+
+    pool: Pool
+    table: np.ndarray
+    host: Pool | None = None
+
+    def __post_init__(self):
+        self.table = np.ascontiguousarray(self.table, np.int32)
+        if self.table.ndim != 1:
+            raise ValueError(f"table: {self.table.ndim} axes: must be one entry per logical page")
+        used = self.table[self.table >= 0]
+        if used.size and used.max() >= self.pool.n_pages:
+            raise ValueError(f"table: entry {used.max()}: the pool has {self.pool.n_pages} pages")
+        if self.table.size and self.table.min() < -1:
+            raise ValueError(f"table: entry {self.table.min()}: must be a physical page or -1")
+        if np.unique(used).size != used.size:
+            raise ValueError("table: two logical pages share a physical page")
+        if self.host is not None:
+            pool, host = self.pool, self.host
+            if (host.format, host.page_size, host.geometry) != (pool.format, pool.page_size, pool.geometry):
+                raise ValueError("host: must have the pool's format, page size and geometry")
+            if host.n_pages < self.table.size:
+                raise ValueError(f"host: {host.n_pages} pages: the table has {self.table.size}")
+
+    @classmethod
+    def new(cls, format, capacity, page_size=4, geometry=REAL, table=None, host=False):
+        """Empty K/V for ``capacity`` cells; the identity page table unless ``table`` is given, with a host copy when
+        ``host`` is true."""
+        n_pages = -(-capacity // page_size)
+        table = np.arange(n_pages, dtype=np.int32) if table is None else np.asarray(table, np.int32)
+        physical = max(1, int(table.max(initial=-1)) + 1)
+        copy = Pool(format, max(1, table.size), page_size, geometry) if host else None
+        return cls(Pool(format, physical, page_size, geometry), table, copy)
+
+    @property
+    def capacity(self):
+        """Cells that the page table can address."""
+        return self.table.size * self.pool.page_size
+
+    @property
+    def exact(self):
+        """Whether the exact arithmetic is defined for this format."""
+        return self.pool.format in EXACT_FORMATS
+
+    def locate(self, cells):
+        """(physical page, place in the page) of logical ``cells`` [n]; page -1 where the cell is -1 or its page is not
+        resident.
+
+        Raises IndexError on a cell below -1 or beyond the capacity.
+        """
+        cells = np.asarray(cells, np.int64)
+        if cells.size and (cells.min() < -1 or cells.max() >= self.capacity):
+            bad = cells[(cells < -1) | (cells >= self.capacity)][0]
+            raise IndexError(f"cell {bad}: the page table addresses cells 0 to {self.capacity - 1}")
+        valid = cells >= 0
+        page = np.full(cells.shape, -1, np.int64)
+        page[valid] = self.table[cells[valid] // self.pool.page_size]
+        return page, np.where(valid, cells % self.pool.page_size, 0)
+
+
+def read_kv(kv, cells):
+    """The logical ``cells`` [n] of ``kv`` as :class:`Cells`; a cell of -1 or of a page that is not resident reads as 0
+    and not resident.
+
+    Raises IndexError on a cell beyond the capacity.
+    """
+    page, place = kv.locate(cells)
+    resident = page >= 0
+
+    def side(stored):
+        codes, scale = stored.codes[page, :, place], stored.scale[page, :, place].astype(np.float32)
+        codes = unpack_nibbles(codes) if stored.coding == "q4_0" else codes
+        return np.where(resident[:, None, None], codes, 0).astype(codes.dtype), np.where(
+            resident[:, None, None], scale, 0
+        )
+
+    return Cells(*side(kv.pool.k), *side(kv.pool.v), resident)
