@@ -5,7 +5,8 @@ A backend is a module with any of the operations as functions of the reference's
 be carried out as asked returns False before anything is launched or written; :func:`refuse` counts it. What a backend
 does not define is unsupported.
 
-A backend whose arrays are not NumPy's defines ``to_device(x)`` and ``to_host(x)`` for arrays, ``PagedKV`` and ``Index``.
+A backend whose arrays are not NumPy's defines ``to_device(x)`` and ``to_host(x)`` for arrays, ``PagedKV`` and
+``Index``.
 """
 
 import importlib

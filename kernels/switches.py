@@ -23,7 +23,8 @@ class Switches:
 
     @classmethod
     def from_environment(cls, environment=os.environ):
-        """Switches of an environment. Raises ValueError naming the variable when a value is not one of those allowed."""
+        """Switches of an environment. Raises ValueError naming the variable when a value is not one of those
+        allowed."""
         values = {}
         for field in fields(cls):
             text = environment.get(VARIABLES[field.name], "")
