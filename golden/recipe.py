@@ -1,0 +1,43 @@
+"""Checking a recipe against the keys and values that its family allows."""
+
+import numpy as np
+from qsa.reference.geometry import step_records
+
+from .case import CaseError
+
+CONTEXTS = (1024, 16384, 65536, 1048576)
+ROWS = (1, 4, 8)
+TAILS = (0, 1, 2, 3)
+
+
+def check(family, recipe, allowed):
+    """Raises CaseError, a ValueError, unless ``recipe`` holds the keys of ``allowed`` and no others, with values that it allows.
+
+    allowed  key -> a tuple of values, or (for ``range``) the integers it holds
+    """
+    for key in recipe:
+        if key not in allowed:
+            raise CaseError(f"{family}: {key}: is no parameter; there are {', '.join(allowed)}")
+    for key, values in allowed.items():
+        if key not in recipe:
+            raise CaseError(f"{family}: {key}: is missing")
+        value = recipe[key]
+        if isinstance(value, (bool, float)) or value not in values:
+            shown = f"{values[0]} to {values[-1]}" if isinstance(values, range) else ", ".join(map(str, values))
+            raise CaseError(f"{family}: {key} = {value!r}: allowed are {shown}")
+
+
+def window(recipe):
+    """Step records [rows, 4] int32 of a window whose last row sees ``context + tail`` cells, earlier rows one fewer
+    each."""
+    end = recipe["context"] + recipe["tail"]
+    return step_records(np.arange(end - recipe["rows"], end), recipe["rule"])
+
+
+def name_of(family, recipe):
+    """A golden's name from its recipe, without the seed: ``attend-64k-int8-4rows-tail3-blocks-page4``."""
+    words = {"rows": "{}rows", "tail": "tail{}", "page": "page{}"}
+    parts = [words.get(key, "{}").format(value) for key, value in recipe.items() if key not in ("context", "seed")]
+    cells = recipe["context"]
+    size = f"{cells >> 20}m" if cells % 2**20 == 0 else f"{cells >> 10}k" if cells % 2**10 == 0 else f"{cells}cells"
+    return "-".join([family, size, *parts]).lower()
