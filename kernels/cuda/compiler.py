@@ -1,0 +1,194 @@
+"""The compiler, and all that the kernels ask of it: the one module that imports numba-cuda.
+
+Kernel files say ``from .compiler import cuda, int32, kernel, ...`` and know nothing else of it, so another compiler is
+put in here alone; ``simulate.py`` puts its own module in this one's place and runs the same sources without a GPU.
+
+Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
+"""
+
+from dataclasses import dataclass
+from functools import cache, wraps
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from llvmlite import ir
+from numba import cuda, types
+from numba.cuda import compile_ptx as _compile_ptx
+from numba.cuda import dispatcher as _dispatcher
+from numba.cuda import libdevice
+from numba.cuda.core import sigutils
+from numba.cuda.extending import intrinsic
+
+int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
+int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
+
+NAME = "numba-cuda"
+
+STATIC_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory that a launch may ask for without an attribute set on the kernel."""
+
+__all__ = [
+    "NAME",
+    "Properties",
+    "array_module",
+    "compile_ptx",
+    "cuda",
+    "current_device",
+    "device_function",
+    "float32",
+    "float64",
+    "int8",
+    "int32",
+    "int64",
+    "intrinsic",
+    "ir",
+    "kernel",
+    "launch",
+    "libdevice",
+    "properties",
+    "set_dynamic_shared",
+    "specialised",
+    "types",
+    "uint8",
+    "uint32",
+    "uint64",
+    "wrap",
+]
+
+
+def kernel(max_registers=None, shared_memory_carveout=None, launch_bounds=None):
+    """Decorator of a kernel. ``max_registers`` per lane; ``shared_memory_carveout`` in percent of the L1 cache;
+    ``launch_bounds`` (threads, blocks per multiprocessor).
+
+    Link-time optimisation stays off: what the tests read in the PTX is then what runs.
+    """
+    options = {
+        "max_registers": max_registers,
+        "shared_memory_carveout": shared_memory_carveout,
+        "launch_bounds": launch_bounds,
+    }
+    return cuda.jit(lto=False, **{name: value for name, value in options.items() if value is not None})
+
+
+device_function = cuda.jit(device=True, forceinline=True)
+"""Decorator of a function called from kernels; always inlined."""
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What the kernels ask about a device. ``shared_per_block``, ``shared_per_multiprocessor`` and ``l2`` in bytes."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    multiprocessors: int
+    shared_per_block: int
+    shared_per_multiprocessor: int
+    l2: int
+
+
+def array_module():
+    """The module of device arrays: CuPy. Raises ImportError, saying what to install, where it is missing."""
+    try:
+        import cupy
+    except ImportError as error:
+        raise ImportError(f"the CUDA backend needs CuPy (extra cuda12 or cuda13): {error}") from error
+    return cupy
+
+
+def current_device():
+    """Ordinal of the current device. Raises ImportError where there is none, which says that the backend is missing."""
+    if not cuda.is_available():
+        raise ImportError("the CUDA backend needs a CUDA device and its driver: none was found")
+    return array_module().cuda.runtime.getDevice()
+
+
+@cache
+def _properties(ordinal):
+    p = array_module().cuda.runtime.getDeviceProperties(ordinal)
+    return Properties(
+        name=p["name"].decode(),
+        compute_capability=(p["major"], p["minor"]),
+        multiprocessors=p["multiProcessorCount"],
+        shared_per_block=p["sharedMemPerBlockOptin"],
+        shared_per_multiprocessor=p["sharedMemPerMultiprocessor"],
+        l2=p["l2CacheSize"],
+    )
+
+
+def properties():
+    """:class:`Properties` of the current device."""
+    return _properties(current_device())
+
+
+def specialised(build):
+    """Decorator of a function that builds kernels for a geometry or format: one build per device and arguments."""
+    built = cache(lambda _, *arguments: build(*arguments))
+
+    @wraps(build)
+    def get(*arguments):
+        return built(current_device(), *arguments)
+
+    get.build = build
+    return get
+
+
+def wrap(array):
+    """``array`` (CuPy) as the compiler's device array of the same memory.
+
+    Does not synchronise, so it may be called during a graph capture; whoever launches orders the streams.
+    """
+    return cuda.as_cuda_array(array, sync=False)
+
+
+@cache
+def _stream(pointer):
+    return cuda.external_stream(pointer)
+
+
+def launch(kernel, grid, block, args, shared=0, stream=None):
+    """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes with ``shared`` bytes of dynamic shared memory.
+
+    ``args``: wrapped or CuPy arrays and numbers. ``stream``: a CuPy stream, the current one when None. Returns at once.
+    """
+    cupy = array_module()
+    stream = cupy.cuda.get_current_stream() if stream is None else stream
+    args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
+    if shared > STATIC_SHARED:
+        set_dynamic_shared(kernel, args, shared)
+    kernel[grid, block, _stream(stream.ptr), shared](*args)
+
+
+_dynamic_shared = {}
+
+
+def set_dynamic_shared(kernel, args, nbytes):
+    """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on the current device.
+
+    Beyond 48 KiB the driver wants an attribute on the function, which numba-cuda does not set. Raises RuntimeError
+    when the driver refuses.
+    """
+    compiled = kernel.compile(tuple(kernel.typeof_pyval(x) for x in args))
+    key = (compiled, current_device())
+    if _dynamic_shared.get(key, 0) >= nbytes:
+        return
+    from cuda.bindings import driver
+
+    handle = compiled._codelibrary.get_cufunc().kernel
+    handle = int(getattr(handle, "handle", None) or handle._handle)
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    device = driver.CUdevice(current_device())
+    (status,) = driver.cuKernelSetAttribute(attribute, nbytes, driver.CUkernel(handle), device)
+    if int(status):
+        raise RuntimeError(f"{nbytes} bytes of dynamic shared memory for {kernel.py_func.__name__}: {status}")
+    _dynamic_shared[key] = nbytes
+
+
+def compile_ptx(kernel, signature, compute_capability):
+    """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"`` and (major, minor). Needs no
+    GPU."""
+    arguments, _ = sigutils.normalize_signature(signature)
+    bounds = kernel.targetoptions.get("launch_bounds")
+    # numba-cuda asks the current device for its capability whenever a device function is compiled.
+    device = SimpleNamespace(compute_capability=compute_capability)
+    with patch.object(_dispatcher, "get_current_device", lambda: device):
+        return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
