@@ -66,7 +66,7 @@ def block_digests(array, axes=1):
     array = _ordered(array)
     if not 1 <= axes <= array.ndim:
         raise ValueError(f"axes = {axes}: must be from 1 to the array's {array.ndim}")
-    blocks = array.reshape(array.shape[0], -1, *array.shape[axes:]) if array.size else array[:, None]
+    blocks = array.reshape(array.shape[0], int(np.prod(array.shape[1:axes])), *array.shape[axes:])
     return [" ".join(_hash(block, xxhash.xxh3_64())[:8] for block in row) for row in blocks]
 
 

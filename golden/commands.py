@@ -1,4 +1,7 @@
-"""``qsa golden check | regen | accept | list``. Exit codes: 0 equal, 1 different or pending, 2 bad arguments or files."""
+"""``qsa golden check | regen | accept | list``.
+
+Exit codes: 0 equal, 1 different or pending, 2 bad arguments or files.
+"""
 
 import sys
 import time

@@ -41,7 +41,7 @@ def item_words(seed, name, items, size):
 
 def _halves(words):
     """The 16-bit pieces int64 [n, 2 * size] of words [n, size], the lower one first."""
-    return np.stack([words & 0xFFFF, words >> 16], axis=-1).reshape(len(words), -1).astype(np.int64)
+    return np.stack([words & 0xFFFF, words >> 16], axis=-1).reshape(len(words), 2 * words.shape[1]).astype(np.int64)
 
 
 def _power_of_two(scale):
@@ -67,7 +67,7 @@ def bell(seed, name, items, size, scale=1.0):
 
 
 def int8_codes(seed, name, items, size):
-    """int8 [n, size] from -127 to 127: (piece * 255 >> 16) - 127 of 16-bit pieces, each value as likely within 0.4 %."""
+    """int8 [n, size] from -127 to 127: (piece * 255 >> 16) - 127 of 16-bit pieces; equally likely within 0.4 %."""
     pieces = _halves(item_words(seed, name, items, -(-size // 2)))[:, :size]
     return ((pieces * 255 >> 16) - 127).astype(np.int8)
 
@@ -76,7 +76,7 @@ def q4_codes(seed, name, items, size):
     """int8 [n, size] from -8 to 7, all equally likely: the 4-bit pieces of the words, the lowest first, less 8."""
     words = item_words(seed, name, items, -(-size // 8))
     pieces = words[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
-    return (pieces.reshape(len(words), -1)[:, :size].astype(np.int8)) - 8
+    return pieces.reshape(len(words), 8 * words.shape[1])[:, :size].astype(np.int8) - 8
 
 
 def fp16_scales(seed, name, items, size, low=-8, high=-5, signed=False):

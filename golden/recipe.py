@@ -11,7 +11,7 @@ TAILS = (0, 1, 2, 3)
 
 
 def check(family, recipe, allowed):
-    """Raises CaseError, a ValueError, unless ``recipe`` holds the keys of ``allowed`` and no others, with values that it allows.
+    """Raises CaseError, a ValueError, unless ``recipe`` holds just the keys of ``allowed``, with values that it allows.
 
     allowed  key -> a tuple of values, or (for ``range``) the integers it holds
     """

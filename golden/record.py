@@ -48,7 +48,7 @@ def check_name(name):
     """``name``, or GoldenError unless it is lower-case letters and digits joined by single - _ or . characters."""
     if not isinstance(name, str) or len(name) > 120 or not _NAME.fullmatch(name) or name.endswith(".pending"):
         raise GoldenError(
-            f"name {name!r}: must be lower-case letters and digits joined by single - _ or . (at most 120)"
+            f"name {name!r}: must be lower-case letters and digits, joined by single - _ or ., at most 120"
         )
     return name
 

@@ -69,12 +69,12 @@ def grid():
     """Recipes in which every pair of values of rule, scores, context, rows and tail occurs."""
     for i, context in enumerate(CONTEXTS):
         for j, tail in enumerate(TAILS):
-            for rule in RULES:
+            for k, rule in enumerate(RULES):
                 yield {
                     "rule": rule,
                     "scores": SCORES[(i + j) % 4],
                     "context": context,
-                    "rows": ROWS[(i + 2 * j) % 3],
+                    "rows": ROWS[(i + 2 * j + k) % 3],
                     "tail": tail,
                     "seed": 7,
                 }
