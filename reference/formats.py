@@ -39,7 +39,7 @@ def _grouped(x, group):
     x = np.asarray(x, np.float32)
     if x.shape[-1] % group:
         raise ValueError(f"last axis = {x.shape[-1]}: must be a multiple of the group of {group} dims")
-    return x.reshape(*x.shape[:-1], -1, group)
+    return x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
 
 
 def _checked_scale(scale, what):
@@ -82,22 +82,24 @@ def encode_q4_0(x):
 
 def decode(codes, scale):
     """float64 values [..., dim] of ``codes`` [..., dim] and ``scale`` [..., groups]; exact."""
-    groups = codes.reshape(*scale.shape, -1).astype(np.float64)
+    groups = codes.reshape(*scale.shape, codes.shape[-1] // scale.shape[-1]).astype(np.float64)
     return (groups * scale.astype(np.float64)[..., None]).reshape(codes.shape)
 
 
 def pack_nibbles(codes):
     """Bytes uint8 [..., dim/2] of q4_0 codes int8 [..., dim]: of every 32, element j in the low nibble of byte j,
     element 16+j in the high one."""
-    raw = (np.asarray(codes, np.int8) + 8).astype(np.uint8).reshape(*np.shape(codes)[:-1], -1, 2, 16)
-    return (raw[..., 0, :] | raw[..., 1, :] << 4).reshape(*np.shape(codes)[:-1], -1)
+    *outer, dim = np.shape(codes)
+    raw = (np.asarray(codes, np.int8) + 8).astype(np.uint8).reshape(*outer, dim // 32, 2, 16)
+    return (raw[..., 0, :] | raw[..., 1, :] << 4).reshape(*outer, dim // 2)
 
 
 def unpack_nibbles(packed):
     """Codes int8 [..., dim] in -8..7 from bytes uint8 [..., dim/2]; the inverse of :func:`pack_nibbles`."""
-    raw = np.asarray(packed, np.uint8).reshape(*np.shape(packed)[:-1], -1, 1, 16)
+    *outer, size = np.shape(packed)
+    raw = np.asarray(packed, np.uint8).reshape(*outer, size // 16, 1, 16)
     both = np.concatenate([raw & 15, raw >> 4], axis=-2)
-    return (both.astype(np.int8) - 8).reshape(*np.shape(packed)[:-1], -1)
+    return (both.astype(np.int8) - 8).reshape(*outer, 2 * size)
 
 
 def pack_q4_0(codes, scale):

@@ -1,0 +1,37 @@
+"""How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source it was made from."""
+
+from pathlib import Path
+
+import numba
+import xxhash
+
+from ...reference import formats, geometry
+from ...reference.exact import scalar
+
+OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
+"""No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
+
+
+def _stamp():
+    """Hash of this folder's sources and of the reference files whose constants they freeze."""
+    digest = xxhash.xxh3_64()
+    sources = sorted(Path(__file__).parent.glob("*.py"))
+    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, scalar))):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+STAMP = _stamp()
+
+
+def kernel(function=None, **options):
+    """``numba.njit`` with :data:`OPTIONS`, as a decorator with or without options of its own.
+
+    numba ties a cached kernel to the time stamp of the one file it stands in, so a change in a helper's file would run
+    the old code. Here every cached kernel is tied to :data:`STAMP` instead.
+    """
+    if function is None:
+        return lambda decorated: kernel(decorated, **options)
+    compiled = numba.njit(**OPTIONS, **options)(function)
+    compiled._cache._cache_file._source_stamp = STAMP
+    return compiled
