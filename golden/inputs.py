@@ -31,7 +31,7 @@ def item_words(seed, name, items, size):
     """
     if size < 1:
         raise ValueError(f"size = {size}: must be at least 1")
-    items = np.arange(items, dtype=np.int64) if np.ndim(items) == 0 else np.asarray(items, np.int64).reshape(-1)
+    items = np.arange(items, dtype=np.int64) if np.ndim(items) == 0 else np.asarray(items).reshape(-1)
     if items.size and items.min() < 0:
         raise ValueError(f"item = {items.min()}: must not be negative")
     each = -(-size // 4)

@@ -81,14 +81,16 @@ def blocks(seed, stream, indices):
     """The four words of each block of ``stream``.
 
     seed, stream  integers below 2^64
-    indices       [n] integers from 0 to 2^63 - 1, in any order
+    indices       an integer from 0 to 2^63 - 1, or [n] of them in any order
 
     Returns uint32 [n, 4]. Raises ValueError on a seed, stream or index out of range.
     """
     key, stream = _split(_check_u64("seed", seed)), _check_u64("stream", stream)
-    indices = np.asarray(indices, np.int64).reshape(-1)
-    if indices.size and indices.min() < 0:
-        raise ValueError(f"index = {indices.min()}: must not be negative")
+    indices = np.asarray(indices).reshape(-1)
+    if indices.size and indices.dtype.kind not in "iu":
+        raise ValueError(f"index = {indices[0]!r}: must be an integer")
+    if indices.size and not 0 <= indices.min() <= indices.max() < 2**63:
+        raise ValueError(f"index = {indices.min()} to {indices.max()}: must be from 0 to 2^63 - 1")
     low, high = (np.uint64(word) for word in _split(stream))
     out = np.empty((indices.size, 4), np.uint32)
     for first in range(0, indices.size, _CHUNK):

@@ -88,7 +88,9 @@ GREEDY = Sampling(temperature=0.0)
 
 
 def uniform(seed, positions, purpose):
-    """The uniform numbers float64 [n] of ``positions`` [n] (integers, not negative) for one ``purpose``.
+    """The uniform numbers float64 [n] of ``positions`` for one ``purpose``.
+
+    positions  an integer that is not negative, or [n] of them
 
     Raises ValueError on a seed or position out of range.
     """

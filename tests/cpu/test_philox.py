@@ -74,6 +74,8 @@ def test_seeds_and_streams_differ():
         (lambda: words(0, 0, -1, 1), "start"),
         (lambda: words(0, 0, 0, -1), "count"),
         (lambda: blocks(0, 0, [-1]), "index"),
+        (lambda: blocks(0, 0, [0.5]), "index"),
+        (lambda: blocks(0, 0, np.array([2**63], np.uint64)), "index"),
         (lambda: philox4x32(np.zeros((1, 4), np.int64), (0, 0)), "counters"),
         (lambda: philox4x32(np.zeros((1, 4), np.uint32), (0, 2**32)), "key"),
     ],
