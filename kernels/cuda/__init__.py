@@ -5,6 +5,7 @@ is missing (numba-cuda, CuPy). ``simulate`` and ``ptxcheck`` work without a GPU.
 """
 
 import importlib
+import importlib.util
 
 from ..ops import OPERATIONS
 

@@ -6,8 +6,7 @@ put in here alone; ``simulate.py`` puts its own module in this one's place and r
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
-from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -18,6 +17,8 @@ from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import libdevice
 from numba.cuda.core import sigutils
 from numba.cuda.extending import intrinsic
+
+from .host import Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
@@ -30,6 +31,7 @@ STATIC_SHARED = 48 * 1024
 __all__ = [
     "NAME",
     "Properties",
+    "address",
     "array_module",
     "compile_ptx",
     "cuda",
@@ -74,18 +76,6 @@ device_function = cuda.jit(device=True, forceinline=True)
 """Decorator of a function called from kernels; always inlined."""
 
 
-@dataclass(frozen=True)
-class Properties:
-    """What the kernels ask about a device. ``shared_per_block``, ``shared_per_multiprocessor`` and ``l2`` in bytes."""
-
-    name: str
-    compute_capability: tuple[int, int]
-    multiprocessors: int
-    shared_per_block: int
-    shared_per_multiprocessor: int
-    l2: int
-
-
 def array_module():
     """The module of device arrays: CuPy. Raises ImportError, saying what to install, where it is missing."""
     try:
@@ -100,6 +90,9 @@ def current_device():
     if not cuda.is_available():
         raise ImportError("the CUDA backend needs a CUDA device and its driver: none was found")
     return array_module().cuda.runtime.getDevice()
+
+
+specialised = per_device(current_device)
 
 
 @cache
@@ -120,16 +113,9 @@ def properties():
     return _properties(current_device())
 
 
-def specialised(build):
-    """Decorator of a function that builds kernels for a geometry or format: one build per device and arguments."""
-    built = cache(lambda _, *arguments: build(*arguments))
-
-    @wraps(build)
-    def get(*arguments):
-        return built(current_device(), *arguments)
-
-    get.build = build
-    return get
+def address(array):
+    """Address in device memory (int) of a CuPy array, for tables of addresses that a kernel reads."""
+    return array.data.ptr
 
 
 def wrap(array):
@@ -155,6 +141,7 @@ def launch(kernel, grid, block, args, shared=0, stream=None):
     args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
     if shared > STATIC_SHARED:
         set_dynamic_shared(kernel, args, shared)
+    count_launch(kernel.py_func.__name__)
     kernel[grid, block, _stream(stream.ptr), shared](*args)
 
 
@@ -162,7 +149,7 @@ _dynamic_shared = {}
 
 
 def set_dynamic_shared(kernel, args, nbytes):
-    """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on the current device.
+    """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on this device.
 
     Beyond 48 KiB the driver wants an attribute on the function, which numba-cuda does not set. Raises RuntimeError
     when the driver refuses.
