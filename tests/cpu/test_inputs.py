@@ -107,8 +107,10 @@ def test_permutation_and_choice():
 
 
 def test_permutation_settles_equal_words_by_number(monkeypatch):
-    monkeypatch.setattr(inputs, "item_words", lambda seed, name, items, size: np.array([[5], [1], [5], [1]], np.uint32))
-    assert inputs.permutation(0, "p", 4).tolist() == [1, 3, 0, 2]
+    # Two words by turns, and more of them than any sort settles by insertion.
+    repeated = np.tile(np.array([[5], [1]], np.uint32), (2000, 1))
+    monkeypatch.setattr(inputs, "item_words", lambda seed, name, items, size: repeated)
+    assert inputs.permutation(0, "p", 4000).tolist() == [*range(1, 4000, 2), *range(0, 4000, 2)]
 
 
 @pytest.mark.parametrize(
