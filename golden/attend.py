@@ -6,6 +6,7 @@ uses them shows it.
 """
 
 import numpy as np
+
 from qsa.reference.exact import attend
 from qsa.reference.formats import EXACT_FORMATS, pack_nibbles
 from qsa.reference.geometry import REAL, RULES

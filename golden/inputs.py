@@ -12,6 +12,7 @@ of its name; it is the upper half of Philox's counter and the seed is the key, s
 
 import numpy as np
 import xxhash
+
 from qsa.reference.philox import blocks
 
 BELL_DEVIATION = (4 / 3) ** 0.5

@@ -1,6 +1,7 @@
 """Checking a recipe against the keys and values that its family allows."""
 
 import numpy as np
+
 from qsa.reference.geometry import step_records
 
 from .case import CaseError

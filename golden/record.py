@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import qsa.reference
 import xxhash
+
+import qsa.reference
 
 from . import case
 from .canonical import block_digests, differing_blocks, digest, statistics

@@ -1,6 +1,7 @@
 """Goldens of selection: both rules over block scores of contexts up to a million cells."""
 
 import numpy as np
+
 from qsa.reference.exact import select
 from qsa.reference.geometry import REAL, RULES
 

@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 import xxhash
+
 from qsa.golden.canonical import block_digests, canonical_bytes, differing_blocks, digest, statistics
 
 DTYPES = [np.bool_, np.int8, np.uint8, np.int16, np.int32, np.uint32, np.int64, np.float16, np.float32, np.float64]

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from qsa.golden.case import CaseError, format, parse
 
 EXAMPLE = "attend:format=int8,context=65536,rows=4,tail=3,page=4,seed=7"

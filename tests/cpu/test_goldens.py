@@ -6,6 +6,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+
 from qsa.golden import attend, select
 from qsa.golden.case import CaseError, parse
 from qsa.golden.commands import add_parser

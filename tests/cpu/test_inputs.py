@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import xxhash
+
 from qsa.golden import inputs
 from qsa.golden.canonical import digest
 from qsa.reference.philox import words

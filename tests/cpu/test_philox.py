@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from qsa.reference.philox import blocks, philox4x32, words
 
 # Known answers of the published library (philox4x32, 10 rounds): counter, key, words.

@@ -4,6 +4,7 @@ from math import exp, log
 
 import numpy as np
 import pytest
+
 from qsa.reference.philox import words
 from qsa.reference.sampler import (
     ACCEPT,

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from qsa.reference.sampler import ACCEPT, DRAFTER, PICK, RESIDUAL, Sampling, distribution, pick, sample, uniform
 from qsa.reference.speculative import exact_match, greedy, judge, rejection
 

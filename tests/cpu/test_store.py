@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from qsa.golden.record import GoldenError, Produced, differences, make
 from qsa.golden.store import Store
 from qsa.reference.exact import CONTRACT
