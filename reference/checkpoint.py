@@ -11,7 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from .config import Config
+from .config import LIMIT, Config
 from .model import Model
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -163,8 +163,10 @@ def _span(where, entry):
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in BITS:
         raise CheckpointError(f"{where}: dtype {dtype!r}: not of this format")
-    if not isinstance(shape, list) or any(type(side) is not int or side < 0 for side in shape):
-        raise CheckpointError(f"{where}: shape {shape!r}: a list of sizes is required")
+    if not isinstance(shape, list) or len(shape) > 8 or any(type(side) is not int or side < 0 for side in shape):
+        raise CheckpointError(f"{where}: shape {shape!r}: a list of at most 8 sizes is required")
+    if 0 in shape and any(side > LIMIT for side in shape):
+        raise CheckpointError(f"{where}: shape {shape!r}: sizes above {LIMIT} beside a 0")
     if not isinstance(offsets, list) or len(offsets) != 2 or any(type(place) is not int for place in offsets):
         raise CheckpointError(f"{where}: data_offsets {offsets!r}: two integers are required")
     begin, end = offsets
