@@ -32,30 +32,33 @@ def append_kv(k, v, kv, steps, slots=None):
 
     k, v   [rows, n_head_kv, head_dim] float32, finite; K already normed and rotated by position
     kv     a PagedKV, or a list of them with ``slots`` [rows] int32 naming each row's
-    steps  [rows, 4] int32; a row with pos -1 writes nothing
+    steps  [rows, 4] int32; a row with pos -1 writes nothing; the positions of one slot are distinct
 
-    Returns True. Raises ValueError on mismatched shapes, values no scale can hold, or a position beyond the capacity;
-    nothing is written then. Source: design sections 5 and 7.
+    Returns True. Raises ValueError on mismatched shapes, values no scale can hold, or a position beyond the capacity or
+    given twice; nothing is written then. Source: design sections 5 and 7.
     """
     rows = len(k)
     check_steps(steps, rows)
     kvs, slots = slots_of(rows, kv, slots)
     writes = []
-    for row in range(rows):
-        target, pos = kvs[slots[row]], int(steps[row, 0])
+    for slot, target in enumerate(kvs):
+        mine = np.flatnonzero((slots == slot) & (steps[:, 0] >= 0))
+        pos = steps[mine, 0]
         g = target.pool.geometry
-        if k[row].shape != (g.n_head_kv, g.head_dim) or v[row].shape != k[row].shape:
-            raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [rows, {g.n_head_kv}, {g.head_dim}]")
-        if pos < 0:
-            continue
-        if pos >= target.capacity:
-            raise ValueError(f"steps: pos = {pos}: row {row}'s slot holds {target.capacity} cells")
-        writes.append((target, pos, encode(k[row], target.pool.k.coding), encode(v[row], target.pool.v.coding)))
+        if k.shape != (rows, g.n_head_kv, g.head_dim) or v.shape != k.shape:
+            raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [{rows}, {g.n_head_kv}, {g.head_dim}]")
+        if pos.max(initial=-1) >= target.capacity:
+            raise ValueError(f"steps: pos = {pos.max()}: slot {slot} holds {target.capacity} cells")
+        if np.unique(pos).size != pos.size:
+            raise ValueError(f"steps: two rows of slot {slot} share a position")
+        writes.append((target, pos, encode(k[mine], target.pool.k.coding), encode(v[mine], target.pool.v.coding)))
     for target, pos, *coded in writes:
-        logical, place = divmod(pos, target.pool.page_size)
-        for pool, page in ((target.pool, int(target.table[logical])), (target.host, logical)):
-            if pool is not None and page >= 0:
-                for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
-                    side.codes[page, :, place] = codes
-                    side.scale[page, :, place] = scale
+        logical, place = np.divmod(pos, target.pool.page_size)
+        for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
+            if pool is None:
+                continue
+            kept = page >= 0
+            for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
+                side.codes[page[kept], :, place[kept]] = codes[kept]
+                side.scale[page[kept], :, place[kept]] = scale[kept]
     return True

@@ -89,17 +89,19 @@ def decode(codes, scale):
 def pack_nibbles(codes):
     """Bytes uint8 [..., dim/2] of q4_0 codes int8 [..., dim]: of every 32, element j in the low nibble of byte j,
     element 16+j in the high one."""
-    *outer, dim = np.shape(codes)
-    raw = (np.asarray(codes, np.int8) + 8).astype(np.uint8).reshape(*outer, dim // 32, 2, 16)
-    return (raw[..., 0, :] | raw[..., 1, :] << 4).reshape(*outer, dim // 2)
+    codes = np.asarray(codes, np.int8)
+    *axes, dim = codes.shape
+    raw = (codes + 8).astype(np.uint8).reshape(*axes, dim // 32, 2, 16)
+    return (raw[..., 0, :] | raw[..., 1, :] << 4).reshape(*axes, dim // 2)
 
 
 def unpack_nibbles(packed):
     """Codes int8 [..., dim] in -8..7 from bytes uint8 [..., dim/2]; the inverse of :func:`pack_nibbles`."""
-    *outer, size = np.shape(packed)
-    raw = np.asarray(packed, np.uint8).reshape(*outer, size // 16, 1, 16)
+    packed = np.asarray(packed, np.uint8)
+    *axes, size = packed.shape
+    raw = packed.reshape(*axes, size // 16, 1, 16)
     both = np.concatenate([raw & 15, raw >> 4], axis=-2)
-    return (both.astype(np.int8) - 8).reshape(*outer, 2 * size)
+    return (both.astype(np.int8) - 8).reshape(*axes, 2 * size)
 
 
 def pack_q4_0(codes, scale):
@@ -118,7 +120,7 @@ def unpack_q4_0(blocks):
     if blocks.shape[-1] != 18:
         raise ValueError(f"blocks: last axis = {blocks.shape[-1]}: a q4_0 block has 18 bytes")
     scale = np.ascontiguousarray(blocks[..., :2]).view("<f2")[..., 0].astype(np.float16)
-    return unpack_nibbles(blocks[..., 2:].reshape(*blocks.shape[:-2], -1)), scale
+    return unpack_nibbles(blocks[..., 2:].reshape(*blocks.shape[:-2], 16 * blocks.shape[-2])), scale
 
 
 def rotate(x):
@@ -135,7 +137,7 @@ def rotate(x):
     stride = 1
     with np.errstate(invalid="ignore", over="ignore"):
         while stride < dim:
-            pairs = x.reshape(*x.shape[:-1], -1, 2, stride)
+            pairs = x.reshape(*x.shape[:-1], dim // (2 * stride), 2, stride)
             low, high = pairs[..., 0, :], pairs[..., 1, :]
             x = np.stack([low + high, low - high], axis=-2).reshape(*x.shape[:-1], dim)
             stride *= 2

@@ -1,0 +1,47 @@
+# Every verb a user has. `make` alone lists them.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+EXTRAS ?= dev
+STAMP := $(VENV)/.stamp
+PARITY ?=
+WORKERS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help parity test golden lint clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# The environment is made when it is missing or older than pyproject.toml. A machine with an NVIDIA driver gets the CUDA
+# extra that fits the driver; without one nothing of CUDA is installed.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"Python 3.11 or newer is needed, {v[0]}.{v[1]} found: make PYTHON=...")'
+	@echo "making the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
+	@extras=$(EXTRAS); cuda=$$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p'); \
+	case "$$cuda" in 12|13) extras=$$extras,cuda$$cuda;; esac; \
+	echo "installing qsa-parity[$$extras]"; \
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[$$extras]"
+	@touch $@
+
+parity: $(STAMP)  ## hold the kernels to the reference and the goldens, on the GPU where there is one; report in build/parity
+	@$(BIN)/qsa env
+	@$(BIN)/qsa parity $(PARITY) --json build/parity/report.json
+
+test: $(STAMP)  ## lint, then all tests that this machine can run
+	@$(BIN)/qsa env
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/pytest -n $(WORKERS) -rs
+
+golden: $(STAMP)  ## recompute every golden from the reference and compare
+	@$(BIN)/qsa golden check
+
+lint: $(STAMP)  ## ruff: lint and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:  ## remove the environment, reports and caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
