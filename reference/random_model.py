@@ -35,7 +35,7 @@ def random_tensors(config, seed, draft=False):
             tensors[name] = uniform(words, 2.0 if name.endswith(("A_log", "dt_bias")) else 0.5)
         else:
             # Embedding rows are looked up, not summed over.
-            inputs = 1 if "embed" in name else shape[-1]
+            inputs = 1 if name.endswith(("embed_tokens.weight", "ngram_embedding.weight")) else shape[-1]
             tensors[name] = uniform(words, 2.0 ** round(np.log2(12 / inputs) / 2))
     return tensors
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from qsa.reference import qsa
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from qsa.reference import qsa
 from qsa.reference.geometry import REAL
 from qsa.reference.random_model import uniform
