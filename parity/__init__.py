@@ -1,0 +1,1 @@
+"""The suite: parity modules, one comparison helper, one report, the command line ``qsa``."""

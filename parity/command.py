@@ -1,0 +1,141 @@
+"""``qsa parity``: run cases on a backend, say what came of them, write the reports."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from qsa.kernels.switches import ARITHMETICS, switches
+
+from . import report, suite
+from .backend import Backend
+from .environment import facts, headline
+
+EPILOG = f"""modules: {", ".join(suite.MODULES)}
+
+exit status: 0 when at least one case passed and none failed; 1 when a case failed, or when none passed because
+everything was unsupported; 2 on bad arguments.
+
+your own kernel: --backend takes the name of any importable module, also of a file in the current folder. Define any
+of append_kv, append_index, block_scores, select, attend with the arguments of qsa.reference; what is missing, or
+returns False, is unsupported. attend may take schedule=, splits=, arithmetic= and out=; to_device(x) and to_host(x)
+are used where defined."""
+
+WIDTH = 110
+"""Columns of the table where no terminal says how many there are."""
+
+
+def add_parser(subparsers):
+    """Add the command ``parity``; its ``run`` default takes the parsed arguments and returns the exit code."""
+    parser = subparsers.add_parser(
+        "parity",
+        help="hold a backend to float64 truth, to the exact arithmetic and to the goldens",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="parity modules to run (default: all of them)")
+    parser.add_argument("--backend", default="cpu", metavar="NAME", help="cpu, exact, cuda, or a module (default: cpu)")
+    parser.add_argument(
+        "--arithmetic", metavar="|".join(ARITHMETICS), help="default: QSA_ARITHMETIC of the environment, else exact"
+    )
+    parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _chosen(arguments, arithmetic):
+    if arguments.case and arguments.modules:
+        raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
+    if arguments.case:
+        return [suite.parse(text) for text in arguments.case]
+    return suite.collect(arguments.modules or list(suite.MODULES), arithmetic)
+
+
+def _check_target(option, path):
+    """Raises ValueError when ``path`` cannot be written: better before the run than after it."""
+    if path is None:
+        return
+    path = Path(path)
+    existing = next((folder for folder in path.absolute().parents if folder.exists()), None)
+    if path.is_dir() or existing is None or not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"{option} = {str(path)!r}: must be a file in a folder that can be written")
+
+
+def run(arguments):
+    """Run the command; returns its exit code. Raises ValueError on bad arguments."""
+    arithmetic = arguments.arithmetic or switches().arithmetic
+    if arithmetic not in ARITHMETICS:
+        raise ValueError(f"--arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
+    cases = _chosen(arguments, arithmetic)
+    if arguments.list:
+        for one in cases:
+            print(one.text)
+        return 0
+    _check_target("--json", arguments.json)
+    _check_target("--junit", arguments.junit)
+    # A kernel under development lies in the folder where the command is typed.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    backend = Backend(arguments.backend, arithmetic)
+    environment = {"backend": backend.name, "arithmetic": arithmetic, **facts()}
+    console = _console()
+    console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)
+    try:
+        tally = _run(cases, backend, console, verbose=bool(arguments.case))
+    except KeyboardInterrupt:
+        print("qsa parity: interrupted: no report was written", file=sys.stderr)
+        return 130
+    console.print(report.table(tally))
+    if arguments.json:
+        report.write_json(arguments.json, report.as_json(tally, environment))
+    if arguments.junit:
+        report.write(arguments.junit, report.as_junit(tally, environment, backend))
+    _conclude(tally, console)
+    return tally.exit_code
+
+
+PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}
+"""A case string is printed as it is: no markup, no colours, not broken over lines."""
+
+
+def _console():
+    terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, width=None if terminal else WIDTH, force_terminal=terminal)
+
+
+def _run(cases, backend, console, verbose):
+    if not console.is_terminal:
+        return suite.run(cases, backend, lambda result: _say(result, backend, console, verbose, every=True))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("parity", total=len(cases))
+
+        def heard(result):
+            _say(result, backend, console, verbose, every=verbose)
+            progress.update(task, advance=1, description=result.case.module)
+
+        return suite.run(cases, backend, heard)
+
+
+def _say(result, backend, console, verbose, every):
+    """Print one result; on a terminal only what did not pass, the bar tells the rest."""
+    if every or result.status != "passed":
+        console.print(f"{result.status:12}{result.case.text}  {result.seconds:.2f} s", **PLAIN)
+        for line in result.lines(backend, verbose):
+            console.print(line, **PLAIN)
+
+
+def _conclude(tally, console):
+    failed, passed, unsupported = (tally.count(status) for status in ("failed", "passed", "unsupported"))
+    console.print(f"{passed} passed, {failed} failed, {unsupported} unsupported", **PLAIN)
+    reasons = {result.reason for result in tally.results if result.status == "unsupported"}
+    for reason in sorted(reasons):
+        console.print(f"  unsupported: {reason}", **PLAIN)
+    if not passed and not failed:
+        console.print("nothing passed: a run that held nothing together is not a success (exit 1)", **PLAIN)

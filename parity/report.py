@@ -1,0 +1,116 @@
+"""The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results.
+
+Files are written to a temporary name in the same folder and moved into place: a killed run leaves the old file or none.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rich import box
+from rich.table import Table
+
+from .suite import MODULES, STATUSES
+
+
+def as_json(tally, environment):
+    """The report as a dict with the keys ``passed``, ``failed``, ``unsupported``, ``environment``, ``cases``."""
+    counts = {status: tally.count(status) for status in STATUSES}
+    return {**counts, "environment": environment, "cases": [result.as_dict() for result in tally.results]}
+
+
+def as_junit(tally, environment, backend):
+    """The report as JUnit XML text: a suite per module, ``failure`` with the text a terminal shows, ``skipped`` with
+    the reason of what is unsupported."""
+    root = ElementTree.Element("testsuites", name="qsa parity")
+    for name in MODULES:
+        results = [result for result in tally.results if result.case.module == name]
+        if not results:
+            continue
+        suite = ElementTree.SubElement(
+            root,
+            "testsuite",
+            name=name,
+            tests=str(len(results)),
+            failures=str(tally.count("failed", name)),
+            errors="0",
+            skipped=str(tally.count("unsupported", name)),
+            time=f"{sum(result.seconds for result in results):.3f}",
+        )
+        properties = ElementTree.SubElement(suite, "properties")
+        for key, value in environment.items():
+            text = value if isinstance(value, str) else json.dumps(value)
+            ElementTree.SubElement(properties, "property", name=key, value=_printable(text))
+        for result in results:
+            _junit_case(suite, name, result, backend)
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _junit_case(suite, name, result, backend):
+    entry = ElementTree.SubElement(
+        suite, "testcase", classname=name, name=_printable(result.case.text), time=f"{result.seconds:.3f}"
+    )
+    lines = [_printable(line) for line in result.lines(backend)]
+    if result.status == "failed":
+        ElementTree.SubElement(entry, "failure", message=lines[0].strip()).text = "\n".join(lines)
+    elif result.status == "unsupported":
+        ElementTree.SubElement(entry, "skipped", message=_printable(result.reason))
+
+
+def _printable(text):
+    """XML 1.0 has no word for control characters, and a backend's error text may hold any."""
+    return "".join(
+        c if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text
+    )
+
+
+def write(path, text):
+    """Write ``text`` to ``path`` in one step, its folder made when missing. Raises OSError."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        # mkstemp makes files private; a report is read by everybody.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path, report):
+    """Write a report of :func:`as_json` to ``path``."""
+    write(path, json.dumps(report, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+
+
+def table(tally):
+    """The table at the end: a line per module that ran, and the sums."""
+    out = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
+    totals = [str(tally.count(status)) for status in STATUSES]
+    seconds = sum(result.seconds for result in tally.results)
+    footers = ["all", *totals, "", "", "", f"{seconds:.1f}"]
+    headers = ["module", *STATUSES, "worst measure", "bound", "share", "seconds"]
+    for header, footer in zip(headers, footers, strict=True):
+        out.add_column(header, footer, justify="left" if header == "module" else "right")
+    for name in MODULES:
+        results = [result for result in tally.results if result.case.module == name]
+        if results:
+            spent = f"{sum(result.seconds for result in results):.1f}"
+            out.add_row(name, *(str(tally.count(status, name)) for status in STATUSES), *_worst(results), spent)
+    return out
+
+
+def _worst(results):
+    compared = [result.worst for result in results if result.worst is not None]
+    if not compared:
+        return "-", "-", "-"
+    worst = max(compared, key=lambda one: (not one.passed, one.share))
+    if worst.kind == "error":
+        return f"{worst.measure:.2e}", f"{worst.bound:.2e}", f"{100 * worst.share:.0f} %"
+    unit = "bad" if worst.kind == "equal" else "wrong"
+    return f"{worst.measure:g} {unit}", f"{worst.bound:g}", "-"
