@@ -1,0 +1,155 @@
+"""Runs the CUDA kernels lane by lane on the CPU: the same sources, no GPU, no compiler.
+
+    from qsa.kernels.cuda import simulate
+
+    append = simulate.load("append_kv")          # kernels/cuda/append_kv.py, its imports of compiler and ptx replaced
+    append.append_kv(k, v, kv, steps)            # whole operations: the host's side runs as it is, on NumPy arrays
+    append.some_kernel[grid, block](a, b, 3)     # or one kernel: grid and block an int or up to three
+    simulate.launch(append.some_kernel, grid, block, (a, b, 3), shared=1024)
+
+Arguments are NumPy arrays (written in place) and numbers. A kernel file takes everything from ``.compiler`` and
+``.ptx``; it may import ``..ops``, ``qsa.reference`` and ``math`` for constants, and must not import numba.
+
+What is found, each as a :class:`SimulationError` that names kernel, block, lane and source line (``kind``):
+
+``barrier``     not reached by all its lanes; lanes of one warp at different lines; a wait on memory that never ends
+``divergence``  a shuffle, vote, ``mma`` or ``ldmatrix`` that lanes of its mask do not reach, or reach elsewhere
+``unwritten``   a read of shared or local memory never written, or to which an asynchronous copy is still under way
+``bounds``      shared, local or global access outside its array; negative indices
+``alignment``   an address that is no multiple of the access's size
+``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
+                and votes order registers, not memory
+``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
+``python``      any other exception
+
+``cp.async`` data land at the lane's wait, not before. Blocks run one after another; one that only polls global memory
+(atomics, volatile and acquire loads) lets the next begin, up to ``settings.resident``. ``settings.order = "backwards"``
+runs blocks and warps in the opposite order.
+
+Where it differs from a device: integers are unbounded between typed constructors (numba widens to 64 bits); an int
+times a float32 stays float32 (numba: float64; the PTX checks look for that); float ``a * b + c`` is not contracted;
+NaN have other bits; two lanes that store one value into one word still count as a race. Functions of ``math`` would
+compute in double: use ``libdevice``.
+
+Speed: about a million simple operations a second; 256 lanes of an attention tile take about a second.
+"""
+
+import contextlib
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+
+from . import simulate_memory, simulate_ops, simulate_ptx
+from .host import Properties, count_launch, launches, per_device
+from .simulate_memory import GlobalArray, GlobalMemory, SharedMemory
+from .simulate_run import Block, Dim3, SimulationError, run_grid
+
+__all__ = ["SimulationError", "launch", "launches", "load", "settings"]
+
+PACKAGE = f"{__package__}_simulated"
+"""Name of the package under which kernel files are loaded for the simulator."""
+
+settings = SimpleNamespace(
+    order="forwards",
+    resident=1024,
+    properties=Properties("simulator", (9, 0), 4, 227 * 1024, 228 * 1024, 50 << 20),
+)
+"""How launches run, and the device that kernels are told they run on."""
+
+
+class Kernel:
+    """A kernel's source, ready to be launched."""
+
+    def __init__(self, function, options):
+        self.py_func, self.options = function, options
+        self.__name__ = function.__name__
+
+    def __getitem__(self, configuration):
+        grid, block, *rest = configuration
+        shared = rest[1] if len(rest) > 1 else 0
+        return lambda *args: launch(self, grid, block, args, shared)
+
+
+def _dim3(size):
+    return Dim3(*map(int, size)) if isinstance(size, (tuple, list)) else Dim3(int(size))
+
+
+def launch(kernel, grid, block, args, shared=0, stream=None):
+    """Run ``kernel`` to its end; arguments as ``compiler.launch``. Raises :class:`SimulationError` on a fault."""
+    count_launch(kernel.__name__)
+    grid, block = _dim3(grid), _dim3(block)
+    memory = GlobalMemory()
+    seen = tuple(memory.register(x) if isinstance(x, np.ndarray) else _scalar(x) for x in args)
+    blocks = grid.x * grid.y * grid.z
+    backwards = settings.order == "backwards"
+
+    def start(i):
+        index = Dim3(i % grid.x, i // grid.x % grid.y, i // (grid.x * grid.y))
+        own = SharedMemory(shared)
+        return Block(kernel.__name__, kernel.py_func, seen, index, grid, block, own, memory, backwards)
+
+    run_grid(start, blocks, settings.order, settings.resident)
+
+
+def _scalar(x):
+    if isinstance(x, np.integer):
+        return int(x)
+    return x if isinstance(x, (int, GlobalArray)) else np.float32(x) if isinstance(x, float) else x
+
+
+def _kernel(max_registers=None, shared_memory_carveout=None, launch_bounds=None):
+    options = {
+        "max_registers": max_registers,
+        "shared_memory_carveout": shared_memory_carveout,
+        "launch_bounds": launch_bounds,
+    }
+    return lambda function: Kernel(function, options)
+
+
+def _compiler():
+    """The module put in the place of ``compiler``."""
+    module = ModuleType(f"{PACKAGE}.compiler", "The simulator's compiler: see simulate.py.")
+    module.NAME = "simulator"
+    module.cuda, module.types, module.libdevice = simulate_ops.cuda, simulate_ops.types, simulate_ops.libdevice
+    for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"):
+        setattr(module, name, getattr(simulate_ops, name))
+    module.kernel, module.device_function = _kernel, lambda function: function
+    module.launch, module.wrap = launch, lambda array: array
+    module.address = simulate_memory.address
+    module.array_module = lambda: np
+    module.current_device = lambda: 0
+    module.specialised = per_device(module.current_device)
+    module.properties = lambda: settings.properties
+    module.Properties = Properties
+    module.set_dynamic_shared = lambda kernel, args, nbytes: None
+    return module
+
+
+def _package():
+    if PACKAGE not in sys.modules:
+        package = ModuleType(PACKAGE, "Kernel files, loaded for the simulator.")
+        package.__path__ = list(sys.modules[__package__].__path__)
+        sys.modules[PACKAGE] = package
+        for name, module in (("compiler", _compiler()), ("ptx", simulate_ptx)):
+            sys.modules[f"{PACKAGE}.{name}"] = module
+            setattr(package, name, module)
+    return sys.modules[PACKAGE]
+
+
+def load(name):
+    """The kernel file ``kernels/cuda/<name>.py`` as a module of its own whose kernels run here."""
+    _package()
+    return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+@contextlib.contextmanager
+def configured(**changes):
+    """Other ``settings`` for a while."""
+    before = {name: getattr(settings, name) for name in changes}
+    vars(settings).update(changes)
+    try:
+        yield
+    finally:
+        vars(settings).update(before)

@@ -1,0 +1,381 @@
+"""What the simulator puts in the place of ``ptx.py``: the same names and arguments."""
+
+import struct
+
+import numpy as np
+
+from .simulate_memory import GlobalArray, SharedArray
+from .simulate_ops import bits, from_bits, int32, int64, uint32
+from .simulate_run import FULL, WARP, State, barrier, fault, poll, warp_operation
+
+_f32 = np.float32
+
+
+def shared_base(array):
+    """Address of a shared array's first byte."""
+    if not isinstance(array, SharedArray):
+        fault("python", "shared_base of something that is no shared array")
+    return array.address
+
+
+def global_base(array):
+    """Address of a global array's first byte."""
+    if not isinstance(array, GlobalArray):
+        fault("python", "global_base of something that is no global array")
+    return array.address
+
+
+_LETTERS = {"u8": "B", "s8": "b", "u16": "H", "i32": "i", "i64": "q", "f32": "f"}
+
+
+def _forms(kind):
+    """(struct form, bytes, whether floats) of a kind such as ``i32`` or ``v4_f32``."""
+    count, _, one = kind.rpartition("_")
+    letters = _LETTERS[one] * (int(count[1:]) if count else 1)
+    form = struct.Struct("<" + letters)
+    return form, form.size, one == "f32"
+
+
+def _values(raw, floats):
+    if len(raw) == 1:
+        return _f32(raw[0]) if floats else raw[0]
+    return tuple(map(_f32, raw)) if floats else raw
+
+
+def _ld_shared(kind):
+    form, size, floats = _forms(kind)
+
+    def load(address):
+        memory = State.lane.block.memory
+        memory.reading(address, size)
+        return _values(form.unpack_from(memory.data, address), floats)
+
+    return load
+
+
+def _packed(form, values):
+    """Values as bytes: an integer register may hold the bits of either sign."""
+    try:
+        return form.pack(*values)
+    except struct.error:
+        size = form.size // len(values)
+        span = 1 << 8 * size
+        for value in values:
+            if not -span // 2 <= value < span:
+                fault("overflow", f"store of {value} into {size} bytes")
+        return b"".join((int(value) % span).to_bytes(size, "little") for value in values)
+
+
+def _st_shared(kind):
+    form, size, _ = _forms(kind)
+    part = 8 * size // len(form.unpack(bytes(size)))
+
+    def store(address, *values):
+        memory = State.lane.block.memory
+        memory.writing(address, size)
+        # A narrow store takes the low bits of its register.
+        values = [value & (1 << part) - 1 for value in values] if part < 32 else values
+        memory.data[address : address + size] = _packed(form, values)
+        State.progress += 1
+
+    return store
+
+
+def _find(address, size, what):
+    return State.lane.block.globals.find(address, size, what)
+
+
+def _ld_global(kind, looks=False):
+    form, size, floats = _forms(kind)
+
+    def load(address):
+        data, offset = _find(address, size, "read")
+        value = _values(form.unpack_from(data, offset), floats)
+        if looks:
+            poll()
+        return value
+
+    return load
+
+
+def _st_global(kind):
+    form, size, _ = _forms(kind)
+    part = 8 * size // len(form.unpack(bytes(size)))
+
+    def store(address, *values):
+        data, offset = _find(address, size, "write")
+        values = [value & (1 << part) - 1 for value in values] if part < 32 else values
+        data[offset : offset + size] = _packed(form, values)
+        State.progress += 1
+
+    return store
+
+
+_SHARED_LOADS = ("u8", "s8", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_f32", "v4_f32")
+_SHARED_STORES = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_f32", "v4_f32")
+_GLOBAL = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
+globals().update({f"ld_shared_{kind}": _ld_shared(kind) for kind in _SHARED_LOADS})
+globals().update({f"st_shared_{kind}": _st_shared(kind) for kind in _SHARED_STORES})
+globals().update({f"ld_global_{kind}": _ld_global(kind) for kind in _GLOBAL})
+globals().update({f"ld_global_{kind}_nc": _ld_global(kind) for kind in _GLOBAL})
+globals().update({f"st_global_{kind}": _st_global(kind) for kind in _GLOBAL})
+ld_global_volatile_i32 = ld_global_acquire_i32 = _ld_global("i32", looks=True)
+st_global_release_i32 = _st_global("i32")
+
+
+# Tensor cores. Fragments as the PTX reference gives them for m16n8k32 with 8-bit A and B.
+
+_G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
+_BYTE = np.arange(4)
+_A_ROW = np.stack([_G, _G + 8, _G, _G + 8], 1)[:, :, None]
+_A_COL = np.stack([4 * _T, 4 * _T, 16 + 4 * _T, 16 + 4 * _T], 1)[:, :, None] + _BYTE
+_B_ROW = np.stack([4 * _T, 16 + 4 * _T], 1)[:, :, None] + _BYTE
+_B_COL = _G[:, None, None]
+_C_ROW = np.stack([_G, _G, _G + 8, _G + 8], 1)
+_C_COL = np.stack([2 * _T, 2 * _T + 1, 2 * _T, 2 * _T + 1], 1)
+
+
+def _product(values, kind):
+    registers = (np.array(values, np.int64) & FULL).astype(np.uint32)
+    a = np.empty((16, 32), np.float64)
+    b = np.empty((32, 8), np.float64)
+    a[_A_ROW, _A_COL] = np.ascontiguousarray(registers[:, :4]).view(kind).reshape(WARP, 4, 4)
+    b[_B_ROW, _B_COL] = np.ascontiguousarray(registers[:, 4:6]).view(np.int8).reshape(WARP, 2, 4)
+    # 32 products of 16 bits: exact in float64.
+    d = (a @ b).astype(np.int64)[_C_ROW, _C_COL] + registers[:, 6:].view(np.int32)
+    return [tuple(row) for row in d.astype(np.int32).tolist()]
+
+
+def mma_s8_m16n8k32(lanes, values):
+    """D = A·B + C, A int8."""
+    return _product(values, np.int8)
+
+
+def mma_u8_m16n8k32(lanes, values):
+    """D = A·B + C, A uint8."""
+    return _product(values, np.uint8)
+
+
+def mma_s8(*registers):
+    """See ``ptx.MATRIX``."""
+    return warp_operation(mma_s8_m16n8k32, FULL, registers)
+
+
+def mma_u8(*registers):
+    """See ``ptx.MATRIX``."""
+    return warp_operation(mma_u8_m16n8k32, FULL, registers)
+
+
+def _rows(lanes, addresses):
+    """The rows of 16 bytes that the lanes point at; each counts as that lane's read."""
+    rows = []
+    for lane, address in zip(lanes, addresses, strict=True):
+        State.lane = lane
+        memory = lane.block.memory
+        memory.reading(address, 16)
+        rows.append(memory.data[address : address + 16])
+    return rows
+
+
+def _matrices(lanes, addresses, count):
+    rows = _rows(lanes[: 8 * count], addresses[: 8 * count])
+    words = [struct.unpack("<4i", row) for row in rows]
+    return [tuple(words[8 * m + i // 4][i % 4] for m in range(count)) for i in range(WARP)]
+
+
+def ldmatrix_2(lanes, addresses):
+    """Two 8x8 matrices of 16-bit elements."""
+    return _matrices(lanes, addresses, 2)
+
+
+def ldmatrix_4(lanes, addresses):
+    """Four 8x8 matrices of 16-bit elements."""
+    return _matrices(lanes, addresses, 4)
+
+
+def ldmatrix_4_transposed(lanes, addresses):
+    """Four 8x8 matrices of 16-bit elements, transposed."""
+    m = np.frombuffer(b"".join(_rows(lanes, addresses)), np.uint16).reshape(4, 8, 8).transpose(0, 2, 1)
+    words = np.ascontiguousarray(m).view(np.int32).reshape(4, WARP).T
+    return [tuple(row) for row in words.tolist()]
+
+
+def ldmatrix_x2(address):
+    """See ``ptx.MATRIX``."""
+    return warp_operation(ldmatrix_2, FULL, address)
+
+
+def ldmatrix_x4(address):
+    """See ``ptx.MATRIX``."""
+    return warp_operation(ldmatrix_4, FULL, address)
+
+
+def ldmatrix_x4_trans(address):
+    """See ``ptx.MATRIX``."""
+    return warp_operation(ldmatrix_4_transposed, FULL, address)
+
+
+# Arithmetic.
+
+
+def _bytes(x, signed):
+    return [b - 256 if signed and b > 127 else b for b in (int(x) & FULL).to_bytes(4, "little")]
+
+
+def dp4a_s8(a, b, c):
+    """c plus the product of the signed bytes of a and b."""
+    return int32(c + sum(x * y for x, y in zip(_bytes(a, True), _bytes(b, True), strict=True)))
+
+
+def dp4a_u8s8(a, b, c):
+    """c plus the product of the unsigned bytes of a and the signed ones of b."""
+    return int32(c + sum(x * y for x, y in zip(_bytes(a, False), _bytes(b, True), strict=True)))
+
+
+def prmt(a, b, selector):
+    """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
+    pool = (a & FULL) | (b & FULL) << 32
+    result = 0
+    for i in range(4):
+        nibble = selector >> 4 * i & 15
+        byte = pool >> 8 * (nibble & 7) & 255
+        if nibble & 8:
+            byte = 255 if byte & 128 else 0
+        result |= byte << 8 * i
+    return int32(result)
+
+
+float_as_int, int_as_float = bits, from_bits
+
+
+def _rounded(round_, low, high):
+    def convert(x):
+        x = _f32(x)
+        if x != x:
+            return 0
+        return int(min(max(float(round_(x)), low), high))
+
+    return convert
+
+
+rint_u32 = _rounded(np.rint, 0, FULL)
+rint_s32 = _rounded(np.rint, -(1 << 31), (1 << 31) - 1)
+floor_s32 = _rounded(np.floor, -(1 << 31), (1 << 31) - 1)
+trunc_s32 = _rounded(np.trunc, -(1 << 31), (1 << 31) - 1)
+
+
+def half_to_float(x):
+    """float32 of the half in the low 16 bits."""
+    return _f32(np.uint16(int(x) & 0xFFFF).view(np.float16))
+
+
+def float_to_half(x):
+    """Bits of ``x`` rounded to a half."""
+    return int(np.float16(_f32(x)).view(np.uint16))
+
+
+def ex2_approx(x):
+    """2^x."""
+    return np.exp2(_f32(x))
+
+
+# Memory operations.
+
+
+def cp_async_16(shared, address):
+    """Start a copy of 16 bytes; they are there after the wait."""
+    lane = State.lane
+    data, offset = _find(address, 16, "asynchronous copy")
+    lane.block.memory.writing(shared, 16, pending=True)
+    lane.open.append((shared, data, offset))
+
+
+def cp_async_commit():
+    """Close a group of copies."""
+    lane = State.lane
+    lane.groups.append(lane.open)
+    lane.open = []
+
+
+def _wait(left):
+    def wait():
+        lane = State.lane
+        cut = max(0, len(lane.groups) - left)
+        for group in lane.groups[:cut]:
+            for shared, data, offset in group:
+                lane.block.memory.land(shared, data[offset : offset + 16])
+        del lane.groups[:cut]
+
+    return wait
+
+
+globals().update({f"cp_async_wait_{n}": _wait(n) for n in range(4)})
+
+
+def _shared_update(address, change):
+    memory = State.lane.block.memory
+    if memory.valid[address >> 2] & 0b1111 != 0b1111:
+        memory.reading(address, 4)
+    memory.writing(address, 4, atomic=True)
+    (old,) = struct.unpack_from("<i", memory.data, address)
+    struct.pack_into("<i", memory.data, address, int32(change(old)))
+    State.progress += 1
+    return old
+
+
+def _global_update(address, form, change, convert):
+    data, offset = _find(address, struct.calcsize(form), "atomic")
+    (old,) = struct.unpack_from(form, data, offset)
+    struct.pack_into(form, data, offset, convert(change(old)))
+    State.progress += 1
+    poll()
+    return old
+
+
+def red_shared_max_i32(address, value):
+    """See ``ptx.MEMORY``."""
+    _shared_update(address, lambda old: max(old, int32(value)))
+
+
+def red_shared_add_i32(address, value):
+    """See ``ptx.MEMORY``."""
+    _shared_update(address, lambda old: old + value)
+
+
+def atom_shared_add_i32(address, value):
+    """See ``ptx.MEMORY``."""
+    return _shared_update(address, lambda old: old + value)
+
+
+def red_global_max_i32(address, value):
+    """See ``ptx.MEMORY``."""
+    _global_update(address, "<i", lambda old: max(old, int32(value)), int32)
+
+
+def red_global_add_i64(address, value):
+    """See ``ptx.MEMORY``."""
+    _global_update(address, "<q", lambda old: old + value, int64)
+
+
+def atom_global_add_i32(address, value):
+    """See ``ptx.MEMORY``."""
+    return _global_update(address, "<i", lambda old: old + value, int32)
+
+
+def atom_global_inc(address, limit):
+    """See ``ptx.MEMORY``."""
+    return _global_update(address, "<i", lambda old: 0 if uint32(old) >= uint32(limit) else old + 1, int32)
+
+
+def fence_gpu():
+    """Stores are seen in order: the simulator's always are."""
+
+
+def barrier_sync(number, count):
+    """See ``ptx.BARRIERS``."""
+    barrier(number, count)
+
+
+def barrier_arrive(number, count):
+    """See ``ptx.BARRIERS``."""
+    barrier(number, count, waits=False)
