@@ -133,11 +133,16 @@ def ngram_rows(ids, before, config, hash_):
     return np.concatenate(rows, axis=1)
 
 
+def signed_root(s):
+    """sign(s) · sqrt(max(|s|, 1e-6)); 0 stays 0."""
+    return np.sign(s) * np.sqrt(np.maximum(np.abs(s), 1e-6))
+
+
 def forward(streams, ids, weights, config, index, state):
     """What PLE adds to the streams. ``streams`` [n, hc_count, hidden] float64; ``ids`` [n] int64.
 
     Returns [n, hc_count, hidden] and advances ``state``. Per stream, the n-gram embedding gives a key that gates a
-    value, the gate being sigmoid(sign(s) · sqrt(max(|s|, 1e-6))) of s = key · query / sqrt(hidden); to the gated value
+    value, the gate being sigmoid(signed_root(s)) of s = key · query / sqrt(hidden); to the gated value
     comes the silu of its causal convolution, normed first.
     """
     rows = ngram_rows(ids, state.tokens, config, hash_constants(config, index))
@@ -150,8 +155,7 @@ def forward(streams, ids, weights, config, index, state):
     )
     query = group_norm(streams, weights["norm_query.weight"], eps)
     s = np.sum(key * query, axis=-1) / np.sqrt(config.hidden_size)
-    gate = sigmoid(np.sign(s) * np.sqrt(np.maximum(np.abs(s), 1e-6)))
-    gated = gate[:, :, None] * linear(embedding, weights["value_proj.weight"])[:, None, :]
+    gated = sigmoid(signed_root(s))[:, :, None] * linear(embedding, weights["value_proj.weight"])[:, None, :]
     normed = group_norm(gated, weights["norm_conv.weight"], eps).reshape(len(ids), -1)
     mixed, state.past = causal_conv(normed, weights["conv1d.weight"], state.past, config.ngram_size)
     return gated + silu(mixed).reshape(streams.shape)

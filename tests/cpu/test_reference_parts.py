@@ -1,5 +1,7 @@
 """Parts of the float64 model on inputs small enough to be worked out by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -140,6 +142,21 @@ def test_a_stored_hash_constant_must_be_the_derived_one():
         wrong = {**buffers, name: buffers[name] + np.eye(len(buffers[name]), dtype=np.int64)[-1]}
         with pytest.raises(ValueError, match=name):
             ple.check_buffers(wrong, TINY_CONFIG, 0)
+
+
+def test_every_ple_layer_has_its_own_primes_and_multipliers():
+    two = dataclasses.replace(TINY_CONFIG, ple_layer_ids=(1, 2))
+    first, second = (ple.hash_constants(two, index) for index in (0, 1))
+    assert first == ple.hash_constants(TINY_CONFIG, 0)
+    # The primes at or above 50 go on where the first layer's eight end.
+    assert first.sizes + second.sizes == (53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127)
+    assert second.offsets[:2] == (0, 89) and second.rows == 848
+    shifted = dataclasses.replace(TINY_CONFIG, seed=TINY_CONFIG.seed + 10007)
+    assert second.multipliers == ple.hash_constants(shifted, 0).multipliers != first.multipliers
+
+
+def test_signed_root_has_a_floor_but_at_zero():
+    assert ple.signed_root(np.array([0.0, 1e-9, -1e-9, 4.0, -4.0])).tolist() == [0.0, 1e-3, -1e-3, 2.0, -2.0]
 
 
 def ngram_rows(ids, before=(3, 3)):
