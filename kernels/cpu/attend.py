@@ -1,10 +1,8 @@
 """``attend``: checks, schedules and the choice of arithmetic in front of the kernels.
 
-A schedule cuts the work; the kernels are the same. ``batch`` and ``multi``: every row at once, rows of one slot per
-launch; ``step``: one row per launch; ``split``: a row's cells in parts; ``prompt``: as ``batch``, for thousands of rows.
+A schedule cuts the work; the kernels are the same. ``batch``, ``multi``, ``prompt``: rows of one slot together, as many
+as the scratch allows; ``step``: one row per launch; ``split``: besides, each row's cells in parts.
 """
-
-import os
 
 import numpy as np
 
@@ -12,41 +10,92 @@ from ...reference.attend import check_attend
 from ...reference.formats import rotate
 from ..ops import MAX_SPLITS, OPERATIONS, refuse
 from ..switches import ARITHMETICS, switches
-from .attend_exact import attend_rows
-from .gather import first_bad_row, flat
+from . import attend_exact, attend_float
 
 SCRATCH = 64 << 20
-"""Bytes of scratch in one launch at most, as long as one row fits; more rows take more launches."""
+"""Bytes of scratch in one launch at most, unless a single row needs more; further rows take further launches."""
 
 
-def _check_schedule(schedule, splits, arithmetic):
-    if schedule not in OPERATIONS["attend"].schedules:
-        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(OPERATIONS['attend'].schedules)}")
+def _settled(schedule, splits, arithmetic):
+    """The three keyword arguments with their defaults filled in; splits is None outside the split schedule."""
+    arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     if arithmetic not in ARITHMETICS:
         raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
-    if splits is not None and not 1 <= splits <= MAX_SPLITS:
+    if schedule is None:
+        schedule = "split" if switches().split_attn or splits is not None else "batch"
+    if schedule not in OPERATIONS["attend"].schedules:
+        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(OPERATIONS['attend'].schedules)}")
+    if splits is None:
+        # A constant: in the float arithmetic the number of splits changes bits, and a number taken from the rows or the
+        # machine would make a row's bits depend on its batch or on where it runs.
+        splits = MAX_SPLITS if schedule == "split" else None
+    elif schedule != "split":
+        raise ValueError(f"splits = {splits}: schedule {schedule!r} takes none")
+    elif not 1 <= splits <= MAX_SPLITS:
         raise ValueError(f"splits = {splits}: must be from 1 to {MAX_SPLITS}")
+    return schedule, splits, arithmetic
 
 
-def default_splits(rows, geometry, width):
-    """Splits of the split schedule when none are asked for: about two items per core over ``rows`` and KV heads, at
-    most MAX_SPLITS and one per chunk of 64 cells."""
-    wanted = 2 * (os.cpu_count() or 1) // max(1, rows * geometry.n_head_kv)
-    return max(1, min(MAX_SPLITS, wanted, -(-width // 64)))
+def _refusal(kvs, arithmetic):
+    """The reason for which these pools are refused, or None."""
+    for kv in kvs:
+        if not kv.exact if arithmetic == "exact" else kv.pool.format == "f64":
+            return "format"
+        if kv.pool.geometry.head_dim % 8:
+            return "geometry"
+    return None
+
+
+def _check_ids(ids, widths, kvs, slots):
+    capacity = np.array([kv.capacity for kv in kvs], np.int64)[slots][:, None]
+    bad = ((ids < -1) | (ids >= capacity)) & (np.arange(ids.shape[1]) < widths[:, None])
+    for row in np.flatnonzero(bad.any(axis=1)):
+        kvs[slots[row]].locate(ids[row, : widths[row]])
 
 
 def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=None, arithmetic=None):
+    """Attention of every row over its selected cells; arguments as ``reference.attend``, bits as the arithmetic says.
+
+    q           [rows, n_head, head_dim] float32, normed and rotated by position
+    kv          a PagedKV, or a list of them, formats mixed at will, with ``slots`` [rows] int32 naming each row's
+    ids         [rows, cap] int32; -1, and cells whose page is not resident, are not selected
+    steps       [rows, 4] int32
+    out         [rows, n_head, head_dim] of any layout, or None
+    schedule    ``batch``, ``step``, ``split``, ``multi`` or ``prompt``; by default ``split`` when the switch split_attn
+                is on or ``splits`` is given, else ``batch``. No schedule changes a bit of the exact arithmetic; in the
+                float arithmetic ``split`` differs from the others by rounding.
+    splits      1 to MAX_SPLITS, for the split schedule alone; MAX_SPLITS by default
+    arithmetic  ``exact`` or ``float``; by default the switch's
+
+    Returns float32 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0, a query that is not finite
+    makes its own row and head NaN. Returns False, with nothing written, for formats without integer codes in the exact
+    arithmetic, for f64 in the float arithmetic, and for a head_dim that is no multiple of 8. Raises ValueError on
+    mismatched shapes or keyword arguments that do not fit, IndexError on an id beyond the capacity; nothing is written
+    then. Source: design sections 4 and 8.
+    """
+    schedule, splits, arithmetic = _settled(schedule, splits, arithmetic)
     q = np.ascontiguousarray(q, np.float32)
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
-    widths = np.maximum(steps[:, 3], 0).astype(np.int64)
-    ids = np.ascontiguousarray(ids, np.int32)
-    capacity = np.array([one.capacity for one in kvs], np.int64)[slots]
-    bad = first_bad_row(ids, widths, capacity)
-    if bad >= 0:
-        kvs[slots[bad]].locate(ids[bad, : widths[bad]])
-    steps=np.ascontiguousarray(steps)
-    for slot,one in enumerate(kvs):
-        rows=np.flatnonzero(slots==slot)
-        g=one.pool.geometry
-        attend_rows(q,rows,ids,steps,one.table,one.pool.page_size,g.n_head_kv,flat(one.pool.k),flat(one.pool.v),splits or 1,np.float32(np.log2(np.e) / np.sqrt(g.head_dim)),out)
+    reason = _refusal(kvs, arithmetic)
+    if reason:
+        return refuse("attend", reason)
+    for one in kvs:
+        if one.pool.k.coding == "q4_0" or one.pool.v.coding == "q4_0":
+            rotate(np.zeros(one.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
+    ids, steps = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(steps)
+    widths = steps[:, 3]
+    _check_ids(ids, widths, kvs, slots)
+    kernels = attend_exact if arithmetic == "exact" else attend_float
+    direct = out.dtype == np.float32 and out.flags.c_contiguous
+    result = out if direct else np.empty(out.shape, np.float32)
+    for slot, one in enumerate(kvs):
+        rows = np.flatnonzero(slots == slot)
+        if not rows.size:
+            continue
+        each = kernels.row_bytes(one.pool.geometry, int(widths[rows].max()), splits)
+        together = 1 if schedule == "step" else max(1, SCRATCH // max(1, each))
+        for start in range(0, len(rows), together):
+            kernels.attend_rows(q, one, rows[start : start + together], ids, steps, splits, result)
+    if not direct:
+        out[...] = result
     return out

@@ -1,45 +1,34 @@
-"""Cells out of the pools: where a row's cells lie, their codes as numbers, their scales.
+"""Cells out of the pools: where a row's cells lie, their codes as numbers, their scales; products over a tile of cells.
 
 A pool is addressed as ``codes`` [pages * n_head_kv * page_size, bytes] uint8 and ``scale`` [the same, groups] uint16
 (float16 bits). Places are int64: a pool of 2^31 codes and more is ordinary.
 """
 
-import numba
 import numpy as np
 
 from .jit import kernel
-from .scalar import half_to_float
+from .scalar import half_to_float, rotate
+
+INT8, Q4_0, FP16 = range(3)
+CODINGS = {"int8": INT8, "q4_0": Q4_0, "fp16": FP16}
+
+TILE = 64
+"""Cells widened to floats at a time: 64 cells * 64 dims * 8 bytes fill an ordinary L1 cache once. Even in the float
+arithmetic no bit depends on it alone: a chunk has 64 cells."""
 
 
 def flat(side):
-    """(codes uint8 [places, bytes], scale uint16 [places, groups], whether q4_0) of a pool's :class:`Side`, as views.
+    """(codes uint8 [places, bytes], scale uint16 [places, groups], coding) of a pool's :class:`Side`, as views.
 
-    A pool whose arrays are not contiguous is copied; read only.
+    Arrays that are not contiguous are copied; for reading only.
     """
     codes, scale = np.ascontiguousarray(side.codes), np.ascontiguousarray(side.scale)
     places = codes.shape[0] * codes.shape[1] * codes.shape[2]
     return (
         codes.view(np.uint8).reshape(places, -1),
         scale.view(np.uint16).reshape(places, scale.shape[-1]),
-        side.coding == "q4_0",
+        CODINGS[side.coding],
     )
-
-
-@kernel(parallel=True)
-def first_bad_row(ids, widths, capacity):
-    """The first row with an id below -1 or beyond its ``capacity`` [rows] among its first ``widths`` [rows]; -1 when
-    there is none."""
-    rows = widths.size
-    bad = np.zeros(rows, np.uint8)
-    for row in numba.prange(rows):
-        low, high = 0, -1
-        for i in range(widths[row]):
-            low, high = min(low, ids[row, i]), max(high, ids[row, i])
-        bad[row] = low < -1 or high >= capacity[row]
-    for row in range(rows):
-        if bad[row]:
-            return row
-    return -1
 
 
 @kernel
@@ -61,9 +50,9 @@ def locate(ids, start, stop, table, page_size, n_head_kv, head, places):
 
 
 @kernel
-def code(codes, place, dim, q4):
-    """The code at ``dim`` of a cell, as an integer."""
-    if q4:
+def code(codes, place, dim, coding):
+    """The code at ``dim`` of a cell (int8 or q4_0), as an integer."""
+    if coding == Q4_0:
         # Of every 32 dims, element j is the low nibble of byte j, element 16 + j the high one.
         byte = np.int64(codes[place, (dim >> 5) * 16 + (dim & 15)])
         return ((byte >> ((dim & 16) >> 2)) & 15) - 8
@@ -74,3 +63,52 @@ def code(codes, place, dim, q4):
 def scale_of(scale, place, group):
     """float32 scale of a cell's group of dims."""
     return half_to_float(scale[place, group])
+
+
+@kernel
+def turn(q, coding, turned, finite):
+    """Copy query heads q [heads, dim] to ``turned``, rotated where K's coding is; finite [heads] says which are finite
+    then."""
+    for head in range(len(q)):
+        source, target, whole = q[head], turned[head], True
+        for d in range(target.size):
+            target[d] = source[d]
+        if coding == Q4_0:
+            rotate(target)
+        for d in range(target.size):
+            whole = whole and abs(target[d]) < np.inf
+        finite[head] = whole
+
+
+@kernel
+def dots_of(q, keys, dots, first, dims, cells):
+    """dots [heads, cells] = dot products of q [heads, first : first + dims] and keys [dims, cells]."""
+    for head in range(q.shape[0]):
+        row, x = dots[head], q[head]
+        for c in range(cells):
+            row[c] = 0.0
+        for d in range(0, dims, 8):
+            q0, q1, q2, q3 = x[first + d], x[first + d + 1], x[first + d + 2], x[first + d + 3]
+            q4, q5, q6, q7 = x[first + d + 4], x[first + d + 5], x[first + d + 6], x[first + d + 7]
+            k0, k1, k2, k3 = keys[d], keys[d + 1], keys[d + 2], keys[d + 3]
+            k4, k5, k6, k7 = keys[d + 4], keys[d + 5], keys[d + 6], keys[d + 7]
+            for c in range(cells):
+                low = q0 * k0[c] + q1 * k1[c] + q2 * k2[c] + q3 * k3[c]
+                high = q4 * k4[c] + q5 * k5[c] + q6 * k6[c] + q7 * k7[c]
+                row[c] += low + high
+
+
+@kernel
+def accumulate(w, values, sums, first, dims, cells):
+    """sums [heads, first : first + dims] += w [heads, cells] times values [cells, dims]."""
+    for head in range(w.shape[0]):
+        row, weight = sums[head, first : first + dims], w[head]
+        for c in range(0, cells, 8):
+            w0, w1, w2, w3 = weight[c], weight[c + 1], weight[c + 2], weight[c + 3]
+            w4, w5, w6, w7 = weight[c + 4], weight[c + 5], weight[c + 6], weight[c + 7]
+            v0, v1, v2, v3 = values[c], values[c + 1], values[c + 2], values[c + 3]
+            v4, v5, v6, v7 = values[c + 4], values[c + 5], values[c + 6], values[c + 7]
+            for d in range(dims):
+                low = w0 * v0[d] + w1 * v1[d] + w2 * v2[d] + w3 * v3[d]
+                high = w4 * v4[d] + w5 * v5[d] + w6 * v6[d] + w7 * v7[d]
+                row[d] += low + high
