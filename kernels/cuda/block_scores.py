@@ -6,14 +6,14 @@ the contract's lanes t, t + 8, t + 16 and t + 24, adds those itself (strides 16 
 heads are reduced together, each shuffle carrying half of them (strides 4, 2, 1): the same pairs in the same order, 10
 shuffles for 8 blocks of a row.
 
-=============  ==========  ======================================================================================
-schedule       kernel      rows
-=============  ==========  ======================================================================================
-``warp``       butterfly   any number, each reads the keys for itself
+===============  ==========  =================================================================================
+schedule         kernel      rows
+===============  ==========  =================================================================================
+``warp``         butterfly   any number, each reads the keys for itself
 ``multi_query``  butterfly   up to 8, a key is read once for all of them
-``transposed``  transposed  up to 8, a warp to a row; the warps of a thread block walk over the same keys
-``prompt``     transposed  any number, 8 to a thread block
-=============  ==========  ======================================================================================
+``transposed``   transposed  up to 8, a warp to a row; the warps of a thread block walk over the same keys
+``prompt``       transposed  any number, 8 to a thread block
+===============  ==========  =================================================================================
 
 How many blocks a row has is read from its step record on the device: a captured launch serves every context, and unused
 capacity costs nothing.
@@ -21,6 +21,7 @@ capacity costs nothing.
 
 from .. import ops
 from ..switches import switches
+from .checks import check_array, check_schedule
 from .compiler import array_module, cuda, device_function, float32, int32, int64, kernel, launch, libdevice, properties
 from .ptx import (
     global_base,
@@ -36,7 +37,8 @@ from .ptx import (
 MAX_ROWS = 8
 """Rows that share a thread block."""
 
-THREADS = 256
+WARPS = 8
+THREADS = 32 * WARPS
 BLOCKS_PER_MULTIPROCESSOR = 2
 MAX_GRID_Y = 65535
 
@@ -87,8 +89,8 @@ def butterfly(q_idx, pooled, dead, steps, out, rows, group, max_blocks, ratio):
     q_shared = shared_base(queries)
     lane = int32(cuda.threadIdx.x & 31)
     warp = int32(cuda.threadIdx.x >> 5)
-    first = int32(cuda.blockIdx.x * (THREADS // 32) + warp)
-    stride = int32(cuda.gridDim.x * (THREADS // 32))
+    first = int32(cuda.blockIdx.x * (WARPS) + warp)
+    stride = int32(cuda.gridDim.x * (WARPS))
     steps_base, q_base, out_base = global_base(steps), global_base(q_idx), global_base(out)
     pooled_lane = global_base(pooled) + int64(lane * 16)
     dead_key = ld_global_v4_f32_nc(global_base(dead) + int64(lane * 16))
@@ -156,8 +158,9 @@ def _exchange(upper, x, y, stride):
 
 @kernel(launch_bounds=(THREADS, BLOCKS_PER_MULTIPROCESSOR))
 def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
-    """Eight lanes to a block, a warp to a row; grid (blocks, groups of rows), thread blocks of 32 lanes by the rows of a
-    group by warps that share a row. ``out`` [rows, max_blocks].
+    """Eight lanes to a block, a warp to a row; grid (blocks, groups of rows).
+
+    A thread block has 32 lanes by the rows of a group by the warps that share a row. ``out`` [rows, max_blocks].
     """
     lane = int32(cuda.threadIdx.x)
     t16 = (lane & 7) * 16
@@ -195,3 +198,67 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
                 st_global_f32(out_row + int64(block) * 4, _finished(score, block, n_kv, n_bid, ratio))
             base = int32(base + stride)
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
+
+
+def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
+    """Grid (x, y) of ``groups`` row groups: about as many thread blocks of ``warps`` warps as are resident at once."""
+    resident = properties().multiprocessors * (warps_resident // warps)
+    return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_Y)
+
+
+def standing_schedule(rows):
+    """The schedule of a call that names none."""
+    if rows > MAX_ROWS:
+        return "prompt"
+    if switches().scores_transposed:
+        return "transposed"
+    return "warp" if rows == 1 else "multi_query"
+
+
+def check_scores(q_idx, index, steps, out):
+    """Raises ValueError unless the device arrays have the shapes and dtypes that the kernels read and write."""
+    g = index.geometry
+    rows = q_idx.shape[0]
+    check_array("q_idx", q_idx, "float32", (rows, g.idx_heads, g.idx_dim))
+    check_array("steps", steps, "int32", (rows, 4))
+    if out is not None:
+        check_array("out", out, "float32", (rows, index.max_blocks))
+
+
+def block_scores(q_idx, index, steps, out=None, *, schedule=None):
+    """Scores of every block for every row, with the bytes of ``reference.exact.block_scores``.
+
+    q_idx     [rows, idx_heads, idx_dim] float32 on the device, C-contiguous
+    index     device :class:`Index`; its ``pooled`` and ``dead`` (float32) are read
+    steps     [rows, 4] int32 on the device
+    out       [rows, max_blocks] float32 on the device, or None: a new array of -inf
+    schedule  see the module; None: the standing one
+
+    Returns ``out``: blocks 0 to n_bid are written, later ones are left as they are; a row with n_kv 0, or with a record
+    beyond the index, is left whole. Returns False before any launch when the geometry is not 4 heads of 128 dims
+    (``geometry``) or there are more rows than the schedule takes (``schedule``). Raises ValueError on mismatched arrays
+    or an unknown schedule.
+    """
+    check_scores(q_idx, index, steps, out)
+    g, rows, max_blocks = index.geometry, q_idx.shape[0], index.max_blocks
+    schedule = standing_schedule(rows) if schedule is None else schedule
+    check_schedule("block_scores", schedule)
+    if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
+        return ops.refuse("block_scores", "geometry")
+    if schedule in ("multi_query", "transposed") and rows > MAX_ROWS:
+        return ops.refuse("block_scores", "schedule")
+    if out is None:
+        out = array_module().full((rows, max_blocks), -float("inf"), "float32")
+    if rows == 0:
+        return out
+    group = 1 if schedule == "warp" else min(rows, MAX_ROWS)
+    groups = -(-rows // group)
+    arrays = (q_idx, index.pooled, index.dead, steps, out)
+    if schedule in ("warp", "multi_query"):
+        grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
+        launch(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, g.ratio))
+    else:
+        shares = WARPS // group
+        grid = _grid(groups, group * shares, 8 * shares, max_blocks, BLOCKS_PER_MULTIPROCESSOR * WARPS)
+        launch(transposed, grid, (32, group, shares), (*arrays, rows, max_blocks, g.ratio))
+    return out

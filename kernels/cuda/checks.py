@@ -1,0 +1,22 @@
+"""Checks of device arrays and schedules that the operations share."""
+
+from ..ops import OPERATIONS
+from .compiler import address
+
+
+def check_array(name, array, dtype, shape):
+    """Raises ValueError unless the device array ``array`` has ``dtype`` and ``shape``, is C-contiguous and starts at a
+    multiple of 16 bytes, as vector loads want it."""
+    if array.dtype != dtype or array.shape != tuple(shape):
+        raise ValueError(f"{name}: {array.dtype} {array.shape}: must be {dtype} {tuple(shape)}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: strides {array.strides}: must be C-contiguous")
+    if array.size and address(array) % 16:
+        raise ValueError(f"{name}: address {address(array):#x}: must be a multiple of 16")
+
+
+def check_schedule(operation, schedule):
+    """Raises ValueError unless ``schedule`` is one of ``operation``'s."""
+    allowed = OPERATIONS[operation].schedules
+    if schedule not in allowed:
+        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(allowed)}")

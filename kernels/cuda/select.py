@@ -1,0 +1,128 @@
+"""``select``, exact, on CUDA: the cells a row attends to, in four schedules with the same ids.
+
+=============  ================================================================================================
+schedule       rows of up to
+=============  ================================================================================================
+``registers``  33,792 blocks (135,168 cells) of capacity; a thread block to a row, keys stay in registers
+``wide``       any capacity; a thread block to a row, keys read again in every pass, one lane looks for the bin
+``scan``       any capacity; as ``wide``, a scan over the thread block looks for the bin
+``spread``     574,464 blocks (2.3 million cells); a thread block to a slice of a row, at most 17,408 blocks
+=============  ================================================================================================
+
+Both rules of the field are in the step records' widths: the kernels select ``width`` less the tail from the complete
+blocks, and cut the last one chosen when that is no whole number of blocks. What a row has is read from its step record
+on the device: a captured launch serves every context.
+"""
+
+from ...reference.geometry import REAL, RULES, Geometry
+from .. import ops
+from ..switches import switches
+from .checks import check_array, check_schedule
+from .compiler import array_module, launch
+from .select_kernels import MOST_BEST, THREADS, one_block, spread
+
+REGISTER_TURNS = (9, 17, 33)
+"""Keys a lane holds in the builds of the register form; a call takes the first with room for its capacity."""
+
+CHUNK_TURNS = 8
+"""Keys a lane holds at a time in the forms that read them again."""
+
+SLICE_TURNS = 17
+"""Keys a lane holds of a slice, and then of the slices' best."""
+
+
+def _most_best(geometry):
+    """Blocks that a row selects at most: under the rule ``cells`` a part of one more."""
+    return -(-geometry.max_width // geometry.ratio)
+
+
+def scratch_shape(rows, max_blocks, geometry=REAL):
+    """Shape of the int32 scratch that the schedule ``spread`` needs. Zero it once; every call leaves its first column
+    zero, and may use fewer rows or blocks."""
+    return rows, 1 + 2 * _slices(max_blocks) * _most_best(geometry)
+
+
+def _slices(max_blocks):
+    return -(-max_blocks // (THREADS * SLICE_TURNS))
+
+
+def _slices_fit(max_blocks, geometry):
+    """Whether one thread block can hold the best of every slice."""
+    return _slices(max_blocks) * _most_best(geometry) <= THREADS * SLICE_TURNS
+
+
+def _scratch_fits(scratch, rows, max_blocks, geometry):
+    needed = scratch_shape(rows, max_blocks, geometry)
+    return all(have >= need for have, need in zip(scratch.shape, needed, strict=True))
+
+
+def standing_schedule(rows, max_blocks, scratch=None, geometry=REAL):
+    """The schedule of a call that names none; ``spread`` only for a caller that gives the scratch it needs."""
+    if max_blocks <= THREADS * REGISTER_TURNS[-1]:
+        return "registers"
+    if scratch is not None and _slices_fit(max_blocks, geometry) and _scratch_fits(scratch, rows, max_blocks, geometry):
+        return "spread"
+    return "scan" if switches().topk_scan else "wide"
+
+
+def check_select(scores, steps, ids, scratch, rule, geometry):
+    """Raises ValueError on an unknown rule, or unless the device arrays are those of :func:`select`."""
+    if rule not in RULES:
+        raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
+    if scores.ndim != 2:
+        raise ValueError(f"scores: shape {scores.shape}: must be [rows, blocks]")
+    rows, max_blocks = scores.shape
+    check_array("scores", scores, "float32", (rows, max_blocks))
+    check_array("steps", steps, "int32", (rows, 4))
+    if ids is not None:
+        cap = min(geometry.max_width, geometry.ratio * (max_blocks + 1) - 1)
+        if ids.ndim != 2 or ids.shape[1] < cap:
+            raise ValueError(f"ids: shape {ids.shape}: must be [{rows}, {cap} or more]")
+        check_array("ids", ids, "int32", (rows, ids.shape[1]))
+    if scratch is not None:
+        check_array("scratch", scratch, "int32", scratch.shape)
+
+
+def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL, schedule=None, scratch=None):
+    """The selected cells of every row, ascending and unique, with the ids of ``reference.exact.select``.
+
+    scores    [rows, max_blocks] float32 on the device, C-contiguous; entries 0 to n_bid - 1 are read
+    steps     [rows, 4] int32 on the device, made for ``rule``
+    ids       [rows, cap] int32 on the device, or None: a new array with cap = max_width. cap at least what a row of
+              max_blocks blocks can select
+    schedule  see the module; None: the standing one
+    scratch   for ``spread``, :func:`scratch_shape` int32 on the device, the first column zero; a new array when None
+
+    Returns ``ids``: ``width`` cells of every row, then -1; a row with n_kv 0, or with a record that does not belong to
+    these scores, is -1 throughout. Returns False before any launch when the capacity is beyond the schedule
+    (``capacity``), the scratch too small (``scratch``) or the budget beyond 1,024 blocks (``geometry``). Raises
+    ValueError on mismatched arrays, an unknown rule or an unknown schedule.
+    """
+    check_select(scores, steps, ids, scratch, rule, geometry)
+    rows, max_blocks = scores.shape
+    if schedule is None:
+        schedule = standing_schedule(rows, max_blocks, scratch, geometry)
+    check_schedule("select", schedule)
+    if _most_best(geometry) > MOST_BEST:
+        return ops.refuse("select", "geometry")
+    turns = next((t for t in REGISTER_TURNS if max_blocks <= THREADS * t), None)
+    if (schedule == "registers" and turns is None) or (schedule == "spread" and not _slices_fit(max_blocks, geometry)):
+        return ops.refuse("select", "capacity")
+    if schedule == "spread" and scratch is not None and not _scratch_fits(scratch, rows, max_blocks, geometry):
+        return ops.refuse("select", "scratch")
+    if ids is None:
+        ids = array_module().empty((rows, geometry.max_width), "int32")
+    if rows == 0:
+        return ids
+    cap = ids.shape[1]
+    if schedule == "spread":
+        if scratch is None:
+            scratch = array_module().zeros(scratch_shape(rows, max_blocks, geometry), "int32")
+        grid = (rows, _slices(max_blocks))
+        arguments = (scores, steps, ids, scratch, max_blocks, cap, scratch.shape[1])
+        launch(spread(SLICE_TURNS, geometry.ratio), grid, THREADS, arguments)
+    else:
+        held = schedule == "registers"
+        kernel = one_block(turns if held else CHUNK_TURNS, held, schedule != "wide", geometry.ratio)
+        launch(kernel, rows, THREADS, (scores, steps, ids, max_blocks, cap))
+    return ids
