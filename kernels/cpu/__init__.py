@@ -1,0 +1,14 @@
+"""Kernels for CPUs, in numba: the five operations as a backend (``kernels/ops.py``), under the reference's own names.
+
+The exact operations give the bytes of ``reference/exact`` on every processor and at every number of threads; the float
+arithmetic of ``attend`` gives its own bits, also independent of both. They work in place on the NumPy arrays of
+``PagedKV`` and ``Index``. Threads: numba's (``NUMBA_NUM_THREADS``).
+"""
+
+from .append_index import append_index
+from .append_kv import append_kv
+from .attend import attend
+from .block_scores import block_scores
+from .select import select
+
+__all__ = ["append_index", "append_kv", "attend", "block_scores", "select"]

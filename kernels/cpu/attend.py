@@ -82,8 +82,7 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=Non
     for one in kvs:
         if one.pool.k.coding == "q4_0" or one.pool.v.coding == "q4_0":
             rotate(np.zeros(one.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
-    ids, steps = np.ascontiguousarray(ids, np.int32), np.ascontiguousarray(steps)
-    widths = steps[:, 3]
+    ids, widths = np.ascontiguousarray(ids, np.int32), np.maximum(steps[:, 3], 0).astype(np.int64)
     _check_ids(ids, widths, kvs, slots)
     kernels = attend_exact if arithmetic == "exact" else attend_float
     direct = out.dtype == np.float32 and out.flags.c_contiguous
@@ -95,7 +94,7 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=Non
         each = kernels.row_bytes(one.pool.geometry, int(widths[rows].max()), splits)
         together = 1 if schedule == "step" else max(1, SCRATCH // max(1, each))
         for start in range(0, len(rows), together):
-            kernels.attend_rows(q, one, rows[start : start + together], ids, steps, splits, result)
+            kernels.attend_rows(q, one, rows[start : start + together], ids, widths, splits, result)
     if not direct:
         out[...] = result
     return out

@@ -159,9 +159,9 @@ def _sum_part(places, count, v, s, floor_top, group_top, mass, value):
 @kernel
 def _item(item, job):
     """(number of the row in the job, KV head, part, its first query head, first and last id) of a work item."""
-    rows, parts, n_head_kv, heads, steps = job
+    rows, parts, n_head_kv, heads, widths = job
     i, g, part = item // (n_head_kv * parts), item // parts % n_head_kv, item % parts
-    width = np.int64(steps[rows[i], 3])
+    width = widths[rows[i]]
     return i, g, part, g * heads, width * part // parts, width * (part + 1) // parts
 
 
@@ -254,17 +254,17 @@ def row_bytes(geometry, width, splits):
     return geometry.n_head * (4 * width + 8 * geometry.head_dim * (splits or 1))
 
 
-def attend_rows(q, kv, rows, ids, steps, splits, out):
+def attend_rows(q, kv, rows, ids, widths, splits, out):
     """Exact attention of the rows numbered ``rows`` [n] int64, all of ``kv``, each row's cells cut into ``splits`` parts
     (None: one).
 
-    q, out [all rows, n_head, head_dim] float32; ids [all rows, cap] int32, checked; steps [all rows, 4] int32. All
-    contiguous.
+    q, out [all rows, n_head, head_dim] float32; ids [all rows, cap] int32, checked; widths [all rows] int64, not
+    negative. All contiguous.
     """
     g, parts = kv.pool.geometry, splits or 1
     k, v = flat(kv.pool.k), flat(kv.pool.v)
-    job = rows, parts, g.n_head_kv, g.group, steps
-    n, width, groups = len(rows), int(steps[rows, 3].max()), v[1].shape[1]
+    job = rows, parts, g.n_head_kv, g.group, widths
+    n, width, groups = len(rows), int(widths[rows].max()), v[1].shape[1]
     s = np.empty((n, g.n_head, width), np.float32)
     found = np.empty((n, g.n_head_kv, parts), np.int64)
     finite = np.empty((n, parts, g.n_head), np.bool_)

@@ -84,10 +84,10 @@ def _piece(q, places, count, k, v, factor, top, mass, acc):
 
 @kernel
 def _piece_of(item, job, q, ids, table, page_size, k, v, factor, found, finite, top, mass, acc):
-    rows, lengths, n_head_kv, heads, steps = job
+    rows, lengths, n_head_kv, heads, widths = job
     pieces = found.shape[2]
     i, g, piece = item // (n_head_kv * pieces), item // pieces % n_head_kv, item % pieces
-    width, first = np.int64(steps[rows[i], 3]), g * heads
+    width, first = widths[rows[i]], g * heads
     start = min(width, piece * lengths[i])
     stop = min(width, start + lengths[i])
     places = np.empty(stop - start, np.int64)
@@ -142,7 +142,7 @@ def row_bytes(geometry, width, splits):
     return 4 * geometry.n_head * (geometry.head_dim + 4) * (splits or -(-width // CHUNK))
 
 
-def attend_rows(q, kv, rows, ids, steps, splits, out):
+def attend_rows(q, kv, rows, ids, widths, splits, out):
     """Float attention of the rows numbered ``rows`` [n] int64, all of ``kv``.
 
     ``splits`` cuts each row's chunks of 64 cells into that many pieces of equal length (the last ones may be empty); None
@@ -150,10 +150,10 @@ def attend_rows(q, kv, rows, ids, steps, splits, out):
     """
     g = kv.pool.geometry
     k, v = flat(kv.pool.k), flat(kv.pool.v)
-    chunks = -(-steps[rows, 3].astype(np.int64) // CHUNK)
+    chunks = -(-widths[rows] // CHUNK)
     pieces = int(chunks.max()) if splits is None else splits
     lengths = CHUNK * (np.ones_like(chunks) if splits is None else -(-chunks // splits))
-    job = rows, lengths, g.n_head_kv, g.group, steps
+    job = rows, lengths, g.n_head_kv, g.group, widths
     n = len(rows)
     found = np.empty((n, g.n_head_kv, pieces), np.int64)
     finite = np.empty((n, pieces, g.n_head), np.bool_)

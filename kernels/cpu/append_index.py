@@ -1,0 +1,77 @@
+"""``append_index``: rows in order, float32 in the order of ``reference/exact/append_index.py``."""
+
+import math
+
+import numpy as np
+
+from ...reference.index import Index
+from ..ops import refuse
+from .jit import kernel
+from .scalar import ONE, lane_sum
+
+
+@kernel
+def _norm_rotate(x, weight, rope, eps, out):
+    """out [dim] = the norm of x [dim] times ``weight``, its pairs (i, i + n_rot/2) rotated by ``rope`` [n_rot]."""
+    dim, half = x.size, rope.size // 2
+    lanes = np.empty(32, np.float32)
+    for d in range(dim):
+        out[d] = x[d] * x[d]
+    mean = lane_sum(out, lanes) / np.float32(dim)
+    factor = ONE / np.float32(math.sqrt(mean + eps))
+    for d in range(dim):
+        out[d] = x[d] * factor * weight[d]
+    for i in range(half):
+        a, b, cos, sin = out[i], out[i + half], rope[i], rope[i + half]
+        out[i] = a * cos - b * sin
+        out[i + half] = b * cos + a * sin
+
+
+@kernel
+def _append(raw, positions, tail, dead, pooled, weight, rope, rope0, eps):
+    ratio, dim = len(tail) + 1, raw.shape[1]
+    share = np.float32(1 / ratio)
+    mean = np.empty(dim, np.float32)
+    for row in range(len(raw)):
+        pos = np.int64(positions[row])
+        if pos < 0:
+            continue
+        block, place = pos // ratio, pos % ratio
+        if pos == 0:
+            _norm_rotate(raw[row], weight, rope0, eps, dead)
+        if place < ratio - 1:
+            for d in range(dim):
+                tail[place, d] = raw[row, d]
+            continue
+        for d in range(dim):
+            total = tail[0, d]
+            for i in range(1, ratio - 1):
+                total = total + tail[i, d]
+            mean[d] = (total + raw[row, d]) * share
+        _norm_rotate(mean, weight, rope[block], eps, pooled[block])
+
+
+def append_index(raw, steps, index: Index):
+    """Append the raw indexer key of every row, in order; arguments and errors as ``reference.exact.append_index``.
+
+    raw    [rows, idx_dim] float32, neither normed nor rotated
+    steps  [rows, 4] int32; a row with pos -1 appends nothing
+    index  :class:`Index` of dtype float32
+
+    Returns True; False, with nothing written, for an index that is not float32 or whose blocks are single cells. Raises
+    ValueError on mismatched shapes or a block beyond the buffers; nothing is written then.
+    """
+    raw = np.ascontiguousarray(raw, np.float32)
+    index.check_rows(raw, steps)
+    if index.pooled.dtype != np.float32:
+        return refuse("append_index", "format")
+    g = index.geometry
+    if g.ratio < 2:
+        return refuse("append_index", "geometry")
+    last = int(steps[:, 0].max(initial=-1))
+    if last // g.ratio >= index.max_blocks:
+        raise ValueError(f"steps: pos = {last}: the index holds {index.max_blocks} blocks, the spare one included")
+    positions = np.ascontiguousarray(steps[:, 0])
+    tables = index.weight, index.rope, index.rope0
+    _append(raw, positions, index.tail, index.dead, index.pooled, *tables, np.float32(g.eps))
+    return True

@@ -1,0 +1,105 @@
+"""``select``: radix search for the threshold key of every row, then one pass that writes the cells in order.
+
+Source: design section 6; the keys are those of ``reference/exact/select.py``. Three digits of 11, 11 and 10 bits are
+settled from the top; each search keeps only the keys that share the digits so far, so the work is O(blocks) whatever
+the scores are, and no bin has a capacity that ties could overflow.
+"""
+
+import numba
+import numpy as np
+
+from ...reference.geometry import REAL, Geometry
+from ...reference.select import check_select
+from .jit import kernel
+from .scalar import ZERO
+
+BINS = 2048
+
+
+@kernel
+def _keys(scores, keys):
+    """Fill ``keys`` [n] uint32 from ``scores`` [n] float32, greater = preferred: NaN 0, -inf to +inf, -0 as +0."""
+    for i in range(keys.size):
+        x = np.float32(scores[i] + ZERO)
+        bits = x.view(np.uint32)
+        key = np.uint32(~bits) if bits >> 31 else np.uint32(bits | 0x80000000)
+        keys[i] = key if x == x else np.uint32(0)
+
+
+@kernel
+def _threshold(keys, whole):
+    """(key of the block at place ``whole`` from the top, 1 <= whole <= n; how many blocks with this key are wanted)."""
+    live = keys
+    wanted = whole
+    threshold = np.uint32(0)
+    count = np.empty(BINS, np.int64)
+    for shift, mask in ((21, 2047), (10, 2047), (0, 1023)):
+        count[:] = 0
+        for i in range(live.size):
+            count[(live[i] >> shift) & mask] += 1
+        digit = mask
+        while count[digit] < wanted:
+            wanted -= count[digit]
+            digit -= 1
+        threshold = np.uint32(threshold | digit << shift)
+        if shift:
+            kept = np.empty(count[digit], np.uint32)
+            place = 0
+            for i in range(live.size):
+                if (live[i] >> shift) & mask == digit:
+                    kept[place] = live[i]
+                    place += 1
+            live = kept
+    return threshold, wanted
+
+
+@kernel
+def _select_row(scores, n_kv, n_bid, width, ratio, ids):
+    tail = n_kv - n_bid * ratio
+    budget = width - tail
+    whole = (budget + ratio - 1) // ratio
+    place = 0
+    if whole > 0:
+        keys = np.empty(n_bid, np.uint32)
+        _keys(scores, keys)
+        threshold, equal = _threshold(keys, whole)
+        left = budget - (whole - equal) * ratio
+        for block in range(n_bid):
+            if keys[block] < threshold:
+                continue
+            cells = ratio
+            if keys[block] == threshold:
+                cells = min(ratio, left)
+                left -= cells
+            for cell in range(block * ratio, block * ratio + cells):
+                ids[place] = cell
+                place += 1
+    for cell in range(n_bid * ratio, n_kv):
+        ids[place] = cell
+        place += 1
+
+
+@kernel(parallel=True)
+def _select(scores, steps, ratio, ids):
+    for item in numba.prange(len(steps)):
+        row = np.int64(item)
+        n_kv, n_bid, width = np.int64(steps[row, 1]), np.int64(steps[row, 2]), np.int64(steps[row, 3])
+        _select_row(scores[row], n_kv, n_bid, width, ratio, ids[row])
+
+
+def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
+    """The selected cells of every row, ascending and unique; arguments, result and errors as ``reference.select``.
+
+    scores  [rows, blocks] float, taken as float32; of any layout
+    steps   [rows, 4] int32, made for ``rule``
+    ids     [rows, cap] int32 of any layout, or None
+
+    Returns int32 [rows, cap]: ``width`` cells, then -1. Every schedule of the operation is this one.
+    """
+    ids = check_select(scores, steps, ids, rule, geometry)
+    direct = ids.dtype == np.int32 and ids.flags.c_contiguous
+    result = ids if direct else np.full(ids.shape, -1, np.int32)
+    _select(np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(steps), geometry.ratio, result)
+    if not direct:
+        ids[...] = result
+    return ids
