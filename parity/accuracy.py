@@ -162,8 +162,6 @@ def _append_index(backend, recipe):
 
 def _block_scores(backend, recipe):
     rows, seed, end = recipe["rows"], recipe["seed"], recipe["context"] + recipe["tail"]
-    if end < rows:
-        raise ValueError(f"rows = {rows}: a context of {end} cells has no {rows} rows")
     index = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
     index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
     index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]

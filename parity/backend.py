@@ -17,7 +17,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
-GUARD = np.float32(-7.8125e27)
+GUARD = np.float32(-(2.0**93))
 """Fills the rows around an output and the output itself beforehand: what is not written, or written outside, shows."""
 
 

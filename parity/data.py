@@ -92,11 +92,9 @@ def sparse_table(cells, page, capacity, order, seed):
 
 def window(recipe):
     """The :class:`Window` of a recipe with format, context, rows, tail and seed; page 4 and scores ``ordinary`` unless
-    given. Raises ValueError when there are more rows than cells."""
+    given."""
     context, tail, rows, seed = (recipe[key] for key in ("context", "tail", "rows", "seed"))
     capacity, page = context + tail, recipe.get("page", 4)
-    if capacity < rows:
-        raise ValueError(f"rows = {rows}: a context of {capacity} cells has no {rows} rows")
     ids, steps, cells, k, v = _values(context, tail, rows, seed)
     table = sparse_table(cells, page, capacity, "shuffled", seed)
     kv = place(recipe["format"], page, cells, k, v, table)

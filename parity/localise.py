@@ -94,12 +94,12 @@ def _likely(w, row, head, expected, got):
         return "zeros: nothing was written or nothing was selected"
     if _near(got, expected):
         return "the right cells: off by rounding alone"
-    factor = float(got @ expected / (expected @ expected)) if expected.any() else 0.0
-    if factor and _near(got, factor * expected):
-        return "the opposite sign" if abs(factor + 1) < CLOSE else f"a factor of {factor:.6g} on the output"
     for text, wrong in _mistakes(w, row, head):
         if _near(got, wrong):
             return text
+    factor = float(got @ expected / (expected @ expected)) if expected.any() else 0.0
+    if factor and _near(got, factor * expected):
+        return "the opposite sign" if abs(factor + 1) < CLOSE else f"a factor of {factor:.6g} on the output"
     return _one_cell(w, row, head, expected, got)
 
 

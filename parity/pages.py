@@ -88,21 +88,25 @@ def _remove(table, missing):
 
 
 def _with_unused_row(w):
-    """The window with an unused row (position -1) between its two: NaN query, ids of cells to avoid."""
+    """The window with an unused row (position -1) between its two, whose query is NaN. Behind every row's width stands
+    a cell that it does not select though its page is resident, where there is one."""
     steps = np.insert(w.steps, 1, step_records([-1])[0], axis=0)
     q = np.insert(w.q, 1, np.nan, axis=0)
     ids = np.insert(w.ids, 1, w.ids[0], axis=0)
-    avoid = np.setdiff1d(np.arange(w.steps[:, 1].max()), w.cells)
+    page = w.kv.pool.page_size
+    resident = (np.flatnonzero(w.kv.table >= 0)[:, None] * page + np.arange(page)).ravel()
     for row, width in enumerate(steps[:, 3]):
-        ids[row, width:] = avoid[-1] if len(avoid) else -1
+        avoid = np.setdiff1d(resident[resident < w.kv.capacity], ids[row, :width])
+        poisoned = np.setdiff1d(avoid, w.cells)
+        ids[row, width:] = next((cell for some in (poisoned, avoid) for cell in some[:1]), -1)
     return w._replace(q=q, ids=ids, steps=steps)
 
 
 def _attend(backend, recipe):
     page, capacity = recipe["page"], recipe["context"] + recipe["tail"]
-    w = _with_unused_row(data.window({**recipe, "rows": 2, "page": 4}))
+    w = data.window({**recipe, "rows": 2, "page": 4})
     table = _remove(data.sparse_table(w.cells, page, capacity, recipe["order"], recipe["seed"]), recipe["missing"])
-    w = w._replace(kv=data.place(recipe["format"], page, w.cells, w.k, w.v, table, SPARE))
+    w = _with_unused_row(w._replace(kv=data.place(recipe["format"], page, w.cells, w.k, w.v, table, SPARE)))
     # The same cells, one to a page, in order.
     here = w.cells[table[w.cells // page] >= 0]
     plain = data.sparse_table(here, 1, capacity, "identity", 0)

@@ -122,8 +122,6 @@ class _Filled:
 
 def _indexer(backend, recipe):
     steps = window(recipe)
-    if steps[0, 0] < 0:
-        raise ValueError(f"rows = {recipe['rows']}: a context of {steps[-1, 1]} cells has no {recipe['rows']} rows")
     filled = _Filled(backend)
     index, scores, ids = _chain(filled, recipe, steps, np.float32)
     right, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)

@@ -124,6 +124,9 @@ def parse(text):
     if op not in operations:
         raise ValueError(f"case {text!r}: op = {op!r}: allowed are {', '.join(operations)}")
     check_recipe(f"case {text!r}", {key: value for key, value in recipe.items() if key != "op"}, operations[op])
+    rows, cells = recipe.get("rows", 1), recipe.get("context")
+    if cells is not None and cells + recipe.get("tail", 0) < rows:
+        raise ValueError(f"case {text!r}: rows = {rows}: a context of {cells + recipe.get('tail', 0)} cells has fewer")
     return Case(name, text, recipe)
 
 
