@@ -54,7 +54,9 @@ def _threshold(keys, whole):
 
 
 @kernel
-def _select_row(scores, n_kv, n_bid, width, ratio, ids):
+def _select_row(row, all_scores, steps, ratio, all_ids):
+    n_kv, n_bid, width = np.int64(steps[row, 1]), np.int64(steps[row, 2]), np.int64(steps[row, 3])
+    scores, ids = all_scores[row], all_ids[row]
     tail = n_kv - n_bid * ratio
     budget = width - tail
     whole = (budget + ratio - 1) // ratio
@@ -81,10 +83,12 @@ def _select_row(scores, n_kv, n_bid, width, ratio, ids):
 
 @kernel(parallel=True)
 def _select(scores, steps, ratio, ids):
-    for item in numba.prange(len(steps)):
-        row = np.int64(item)
-        n_kv, n_bid, width = np.int64(steps[row, 1]), np.int64(steps[row, 2]), np.int64(steps[row, 3])
-        _select_row(scores[row], n_kv, n_bid, width, ratio, ids[row])
+    if len(steps) == 1:
+        # Waking the threads for one row costs as much as the row.
+        _select_row(0, scores, steps, ratio, ids)
+        return
+    for row in numba.prange(len(steps)):
+        _select_row(np.int64(row), scores, steps, ratio, ids)
 
 
 def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
