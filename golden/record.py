@@ -26,6 +26,7 @@ import qsa.reference
 
 from . import case
 from .canonical import block_digests, differing_blocks, digest, statistics
+from .sources import tree_hash
 
 _NAME = re.compile(r"[a-z0-9]+([-_.][a-z0-9]+)*")
 _HASH = re.compile(r"[0-9a-f]{32}")
@@ -56,12 +57,7 @@ def check_name(name):
 
 def reference_hash():
     """xxh3_128 over the names and contents of the reference's source files, in the order of their names."""
-    folder = Path(qsa.reference.__file__).parent
-    hasher = xxhash.xxh3_128()
-    for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
-        source = path.read_bytes().replace(b"\r\n", b"\n")
-        hasher.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode() + source)
-    return hasher.hexdigest()
+    return tree_hash(Path(qsa.reference.__file__).parent)
 
 
 def today():

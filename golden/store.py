@@ -21,6 +21,31 @@ RECORDS = Path(__file__).parent / "records"
 _PENDING = ".pending.json"
 
 
+def read_json(path):
+    """What the JSON file ``path`` holds. Raises GoldenError when it is damaged, and OSError."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise GoldenError(f"{path}: is not JSON: {error}") from error
+
+
+def write_json(path, value):
+    """Write ``value`` to ``path`` in one step, its folder made when missing. Raises OSError, ValueError on NaN."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
+            file.write("\n")
+        # mkstemp makes files private; records are read by everybody.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
 class Store:
     """The goldens in ``folder``, which is made when the first one is written."""
 
@@ -40,32 +65,12 @@ class Store:
     def _path(self, name, ending=".json"):
         return self.folder / f"{check_name(name)}{ending}"
 
-    def _read(self, path):
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise GoldenError(f"{path}: is not JSON: {error}") from error
-
-    def _write(self, path, value):
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=self.folder)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-                json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
-                file.write("\n")
-            # mkstemp makes files private; records are read by everybody.
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-
     def load(self, name):
         """The record ``name``. Raises GoldenError when it is missing or damaged; the message names file and field."""
         path = self._path(name)
         if not path.is_file():
             raise GoldenError(f"{path}: there is no golden {name!r}")
-        return check_record(self._read(path), path, name)
+        return check_record(read_json(path), path, name)
 
     def check(self, name, produce):
         """What differs between the golden ``name`` and what ``produce`` gives, a line each; empty when equal.
@@ -96,7 +101,7 @@ class Store:
             new = make(name, text, CONTRACT, produce(*case.parse(text)), reasons)
             lines = differences(old, new) if old else ["new"]
             if lines:
-                self._write(pending, {"differences": lines, "record": new})
+                write_json(pending, {"differences": lines, "record": new})
                 found[name] = lines
             else:
                 pending.unlink(missing_ok=True)
@@ -112,13 +117,13 @@ class Store:
             raise GoldenError(f"{name}: because: an empty reason: say why the golden changes")
         if not path.is_file():
             raise GoldenError(f"{path}: nothing is pending for {name!r}: run `qsa golden regen {name}` first")
-        content = self._read(path)
+        content = read_json(path)
         if not isinstance(content, dict) or content.keys() != {"differences", "record"}:
             raise GoldenError(f"{path}: top: must hold differences and record")
         record = check_record(content["record"], path, name)
         provenance = record["provenance"]
         reasons = [*provenance["reasons"], {"because": because.strip(), "date": today()}]
         record = sealed({**record, "provenance": {**provenance, "reasons": reasons}})
-        self._write(self._path(name), record)
+        write_json(self._path(name), record)
         path.unlink()
         return record

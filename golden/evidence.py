@@ -1,0 +1,217 @@
+"""Evidence: one JSON file for a run on a real device, ``<device>-<date>.json`` in ``golden/evidence/``.
+
+==================  ==================================================================================================
+``name``            of the record, also of its file
+``version``         of this form of the record
+``contract``        version of the arithmetic, ``exact-1``
+``date``            of the last addition, UTC
+``device``          ``name``, ``compute_capability``, ``multiprocessors``, ``memory`` and ``l2`` (bytes)
+``versions``        package or ``python`` -> version; ``toolkit`` is that of the CUDA runtime
+``sources``         ``sources.fingerprint``: hash of the kernels, of ``reference/exact``, and of every file
+``sections``        name -> ``date``, ``driver``, ``status`` and ``steps``; a step has ``name``, ``status``, ``reason``,
+                    ``seconds``, ``command`` and ``results``
+``seal``            hash of all the rest; a record changed by hand has another one
+==================  ==================================================================================================
+
+A status is ``passed``, ``failed`` or ``unsupported``. A step that crashed or ran past its time is ``failed`` and its
+reason says so. A benchmark's results hold ``rows``, see :data:`ROW`.
+"""
+
+import math
+import re
+from pathlib import Path
+
+from . import sources
+from .record import GoldenError, check_name, sealed, today
+from .store import read_json, write_json
+
+FOLDER = Path(__file__).parent / "evidence"
+"""The evidence of this repository."""
+
+VERSION = 1
+STATUSES = ("passed", "failed", "unsupported")
+
+ROW = {
+    "case": str,
+    "contract": str,
+    "correct": bool,
+    "median_us": float,
+    "p10_us": float,
+    "p90_us": float,
+    "limit": str,
+    "limit_us": float,
+    "share": float,
+}
+"""Fields of a benchmark's row. ``contract``: hot or cold, graph or launch, the median of how many. ``limit``: what was
+measured in the same run as the case's limit; ``share`` = limit_us / median_us. The four times and the share are None in
+a row whose result was not correct: a wrong kernel has no speed."""
+
+_HEX = re.compile(r"[0-9a-f]{32}")
+_DEVICE = {"name": str, "compute_capability": str, "multiprocessors": int, "memory": int, "l2": int}
+_STEP = {"name": str, "status": str, "reason": str, "seconds": float, "command": str, "results": dict}
+_SECTION = {"date": str, "driver": str, "status": str, "steps": list}
+_RECORD = {
+    "name": str,
+    "version": int,
+    "contract": str,
+    "date": str,
+    "device": dict,
+    "versions": dict,
+    "sources": dict,
+    "sections": dict,
+    "seal": str,
+}
+
+
+class EvidenceError(GoldenError):
+    """Evidence that is missing, damaged, or cannot be used as asked; the message names the file and the field."""
+
+
+def overall(statuses):
+    """The status of a whole: ``failed`` when a part failed, ``passed`` when one passed, else ``unsupported``."""
+    statuses = list(statuses)
+    return next((status for status in ("failed", "passed") if status in statuses), "unsupported")
+
+
+def section(driver, steps):
+    """A section of the record, of today, made of its steps."""
+    return {"date": today(), "driver": driver, "status": overall(step["status"] for step in steps), "steps": steps}
+
+
+def default_name(device):
+    """``h200-2026-11-30`` for the device ``NVIDIA H200`` on that day."""
+    words = re.sub(r"[^a-z0-9]+", "-", device["name"].lower().replace("nvidia", "")).strip("-") or "device"
+    return check_name(f"{words}-{today()}")
+
+
+def make(name, contract, device, versions, fingerprint, sections):
+    """A sealed record of today."""
+    record = {
+        "name": check_name(name),
+        "version": VERSION,
+        "contract": contract,
+        "date": today(),
+        "device": device,
+        "versions": versions,
+        "sources": fingerprint,
+        "sections": sections,
+    }
+    return sealed(record)
+
+
+def merged(old, new):
+    """One record with the sections of two runs; a section of ``new`` takes the place of its namesake in ``old``.
+
+    Raises EvidenceError when the two are of different devices, sources, contracts or versions: together they would
+    prove nothing.
+    """
+    for field in ("version", "contract", "device", "versions"):
+        if old[field] != new[field]:
+            raise EvidenceError(f"{old['name']}: {field}: {old[field]} and {new[field]}: must be equal to merge")
+    lines = sources.changed(old["sources"], new["sources"])
+    if lines:
+        raise EvidenceError(f"{old['name']}: sources: must be equal to merge: {', '.join(lines)}")
+    sections = {**old["sections"], **new["sections"]}
+    return make(new["name"], new["contract"], new["device"], new["versions"], new["sources"], sections)
+
+
+def write(path, record):
+    """Write ``record`` to ``path`` in one step. Raises EvidenceError when ``load`` would refuse it, and OSError."""
+    path = Path(path)
+    write_json(path, check(record, path, record["name"]))
+
+
+def load(path):
+    """The record in the file ``path``. Raises EvidenceError naming the file and the field when it is missing or
+    damaged."""
+    path = Path(path)
+    if not path.is_file():
+        raise EvidenceError(f"{path}: there is no such evidence")
+    try:
+        content = read_json(path)
+    except GoldenError as error:
+        raise EvidenceError(str(error)) from error
+    return check(content, path, path.stem)
+
+
+def records(folder=FOLDER):
+    """Every record of ``folder``, the oldest first. Raises EvidenceError on a damaged one."""
+    found = [load(path) for path in sorted(Path(folder).glob("*.json"))]
+    return sorted(found, key=lambda record: (record["date"], record["name"]))
+
+
+def stale(record, fingerprint=None):
+    """Why ``record`` does not speak of today's sources, a line a file; empty when it is fresh.
+
+    fingerprint  of today, :func:`qsa.golden.sources.fingerprint` unless given
+    """
+    return sources.changed(record["sources"], sources.fingerprint() if fingerprint is None else fingerprint)
+
+
+def rows(record):
+    """Rows of the record's benchmark, case -> row; empty without one."""
+    steps = record["sections"].get("benchmark", {"steps": []})["steps"]
+    return {row["case"]: row for step in steps for row in step["results"].get("rows", [])}
+
+
+def _require(condition, where, field, rule):
+    if not condition:
+        raise EvidenceError(f"{where}: {field}: {rule}")
+
+
+def _is(value, kind):
+    if kind is float:
+        return type(value) in (int, float) and math.isfinite(value)
+    return type(value) is kind
+
+
+def _check_fields(value, fields, where, prefix):
+    _require(isinstance(value, dict), where, prefix or "top", "must be an object")
+    dot = f"{prefix}." if prefix else ""
+    for key in sorted(fields.keys() - value.keys()):
+        _require(False, where, f"{dot}{key}", "is missing")
+    for key, kind in fields.items():
+        rule = f"is {value[key]!r}: must be a {'finite number' if kind is float else kind.__name__}"
+        _require(_is(value[key], kind), where, f"{dot}{key}", rule)
+    if "status" in fields:
+        rule = f"is {value['status']!r}: must be {', '.join(STATUSES)}"
+        _require(value["status"] in STATUSES, where, f"{dot}status", rule)
+
+
+def check_row(row, where, prefix):
+    """``row`` of a benchmark, or EvidenceError that names the file and the field."""
+    _require(isinstance(row, dict), where, prefix, "must be an object")
+    wrong = row.get("correct") is False
+    times = [key for key, kind in ROW.items() if kind is float]
+    if wrong:
+        for key in times:
+            _require(row.get(key) is None, where, f"{prefix}.{key}", "must be null where the result is not correct")
+    _check_fields(row, {key: kind for key, kind in ROW.items() if not (wrong and kind is float)}, where, prefix)
+    for key in times:
+        _require(wrong or row[key] > 0, where, f"{prefix}.{key}", f"is {row[key]}: must be above 0")
+    return row
+
+
+def check(record, where, name):
+    """``record`` as read from the file ``where``, or EvidenceError that names the file and the first bad field."""
+    _check_fields(record, _RECORD, where, "")
+    _require(record["name"] == name, where, "name", f"is {record['name']!r}: must be {name!r}, as the file is called")
+    _require(record["version"] == VERSION, where, "version", f"is {record['version']}: must be {VERSION}")
+    _check_fields(record["device"], _DEVICE, where, "device")
+    for key, value in record["versions"].items():
+        _require(isinstance(value, str), where, f"versions.{key}", "must be a string")
+    _check_fields(record["sources"], {**dict.fromkeys(sources.TREES, str), "files": dict}, where, "sources")
+    for tree in sources.TREES:
+        good = _HEX.fullmatch(record["sources"][tree]) is not None
+        _require(good, where, f"sources.{tree}", "must be 32 hexadecimal digits")
+    for key, value in record["sections"].items():
+        field = f"sections.{key}"
+        _check_fields(value, _SECTION, where, field)
+        for place, step in enumerate(value["steps"]):
+            _check_fields(step, _STEP, where, f"{field}.steps[{place}]")
+            found = step["results"].get("rows", []) if key == "benchmark" else []
+            for at, row in enumerate(found):
+                check_row(row, where, f"{field}.steps[{place}].results.rows[{at}]")
+    rule = "does not fit the other fields: the file was changed by hand; run `qsa evidence run` on the device"
+    _require(record == sealed(record), where, "seal", rule)
+    return record
