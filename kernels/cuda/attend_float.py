@@ -1,0 +1,204 @@
+"""``attend`` in the float arithmetic on CUDA: the engines' ordinary kernels, partials of pieces and their merge.
+
+==========  ==============================  =================================================================
+schedule    pieces of a row                 launches
+==========  ==============================  =================================================================
+``batch``   chunks of 64 cells              rows together, up to four slots' pools at a time; pieces, then merge
+``multi``   the same                        the same, by the engines' name for several slots
+``prompt``  the same                        as many rows at a time as the scratch holds
+``step``    the same                        a row at a time
+``split``   20, of equal chunks             as ``batch``, in one wave of about two blocks per multiprocessor
+==========  ==============================  =================================================================
+
+The first four give the same bits row by row. ``split`` differs from them by rounding; its cut depends on the row's
+width alone, never on the rows beside it or on the device, which decide only how many blocks share the pieces: a row's
+bits must not depend on its batch. Slots of different formats take a launch per slot. Widths, ids and page tables are
+read on the device: a captured graph follows them. Source: design section 8.
+"""
+
+from typing import NamedTuple
+
+from ..ops import MAX_SPLITS, refuse
+from ..switches import switches
+from .attend_cells import CODINGS
+from .attend_merge import merge_kernel, row_floats
+from .attend_pieces import CHUNK, MAX_POOLS, POOL_FIELDS, SHARED, pieces_kernel, shared_words
+from .checks import check_array, check_schedule
+from .compiler import address, array_module, launch, properties
+
+NAME = "attend"
+
+DIMS = (64, 256)
+
+MAX_ROWS = 65535
+"""Rows of one launch at most: the last axis of a grid."""
+
+MERGE_ACTIVE_ROWS = 8
+"""Rows of a call at most for which STRATA_ATTN_MERGE_ACTIVE narrows the merge."""
+
+OWN_SCRATCH = 256 << 20
+"""Bytes of scratch that a call without one takes at most, unless one row needs more."""
+
+
+def pieces_of(cap, splits=None):
+    """Pieces of a row whose ids have room for ``cap`` cells: chunks of 64, or ``splits`` if that is fewer."""
+    chunks = max(1, -(-cap // CHUNK))
+    return chunks if splits is None else min(chunks, splits)
+
+
+def scratch_shape(rows, cap, geometry, splits=None):
+    """Shape of the float32 scratch that holds the partials of ``rows`` rows at once."""
+    return (rows * row_floats(geometry, pieces_of(cap, splits)),)
+
+
+def _blocks(pieces, rows, n_head_kv, multiprocessors):
+    """Blocks that share the splits of a row: one wave of about two per multiprocessor, each with as many pieces."""
+    wave = max(1, min(2 * multiprocessors // (rows * n_head_kv), pieces))
+    return -(-pieces // -(-pieces // wave))
+
+
+def _refusal(kvs, schedule, scratch, needed):
+    """The reason for which a call is refused, or None."""
+    geometry = kvs[0].pool.geometry
+    codings = {side.coding for kv in kvs for side in (kv.pool.k, kv.pool.v)}
+    if not codings <= set(CODINGS) or (schedule == "split" and codings != {"int8"}):
+        return "format"
+    if schedule == "split" and properties().compute_capability < (8, 0):
+        return "device"
+    if geometry.head_dim not in DIMS or 4 * shared_words(geometry.group, geometry.head_dim) > SHARED:
+        return "geometry"
+    if any(kv.pool.geometry != geometry for kv in kvs):
+        return "geometry"
+    if scratch is not None and (
+        scratch.dtype != "float32" or not scratch.flags.c_contiguous or address(scratch) % 16 or scratch.size < needed
+    ):
+        return "scratch"
+    return None
+
+
+def _pool(kv):
+    sides = [array for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]
+    addresses = [address(array) if array.size else 0 for array in (*sides, kv.table)]
+    return *addresses, kv.capacity, kv.pool.page_size
+
+
+def _sets(kvs):
+    """(first slot, PagedKVs) of every launch: up to four slots of one format, or one slot where formats are mixed."""
+    together = MAX_POOLS if len({kv.pool.format for kv in kvs}) == 1 else 1
+    return [(first, kvs[first : first + together]) for first in range(0, len(kvs), together)]
+
+
+class _Call(NamedTuple):
+    """What the launches of one call share."""
+
+    q: object
+    ids: object
+    steps: object
+    slots: object
+    scratch: object
+    out: object
+    cap: int
+    pieces: int
+    splits: int
+    stream: object
+
+    def run(self, kvs, first_row, rows):
+        """Pieces, then merge, of ``rows`` rows."""
+        g = kvs[0].pool.geometry
+        blocks = self.pieces
+        if self.splits:
+            blocks = _blocks(self.pieces, rows, g.n_head_kv, properties().multiprocessors)
+        sets = _sets(kvs)
+        for first_slot, held in sets:
+            side_k, side_v = held[0].pool.k, held[0].pool.v
+            pools = sum(map(_pool, held), ())
+            pools += (0,) * (MAX_POOLS * POOL_FIELDS - len(pools))
+            # 0 pools: every row reads the one there is.
+            n_pools = len(held) if len(kvs) > 1 else 0
+            launch(
+                pieces_kernel(g.group, g.head_dim, side_k.coding, side_v.coding),
+                (blocks, g.n_head_kv, rows),
+                g.head_dim,
+                (
+                    *(self.q, self.ids, self.steps, self.slots, self.scratch, pools, first_slot, n_pools, first_row),
+                    *(self.cap, self.pieces, self.splits),
+                ),
+                stream=self.stream,
+            )
+        active = self.splits > 0 or (switches().merge_active and rows <= MERGE_ACTIVE_ROWS)
+        if len({kv.pool.v.coding for kv in kvs}) == 1:
+            sets = [(0, kvs)]
+        for first_slot, held in sets:
+            n_pools = len(held) if len(kvs) > 1 else 0
+            launch(
+                merge_kernel(g.group, g.head_dim, held[0].pool.v.coding == "q4_0"),
+                (g.n_head, rows),
+                g.head_dim,
+                (
+                    *(self.scratch, self.steps, self.slots, self.out, first_slot, n_pools, first_row, self.cap),
+                    *(self.pieces, self.splits, int(active)),
+                ),
+                stream=self.stream,
+            )
+
+
+def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", splits=None, scratch=None, stream=None):
+    """Float attention of every row over its selected cells; all arrays on the device, C-contiguous.
+
+    q         [rows, n_head, head_dim] float32, normed and rotated by position
+    kv        a DeviceKV of any format, or a list of them with ``slots`` [rows] int32 naming each row's; a row that
+              names none of them is left unwritten
+    ids       [rows, cap] int32; -1, cells beyond the page table and cells whose page is not resident are not selected
+    steps     [rows, 4] int32; the first ``width`` ids of each row are its cells
+    out       [rows, n_head, head_dim] float32, or None: a new array
+    schedule  see the module
+    splits    1 to MAX_SPLITS, for ``split`` alone; None: MAX_SPLITS
+    scratch   float32, :func:`scratch_shape` of all rows (``step``, ``prompt``: of one row or more), or None: a new
+              array. Nothing of it need be set
+    stream    a CuPy stream; None: the current one
+
+    Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
+    Returns False before any launch for a format of no device pool and, in the split schedule, one other than int8
+    (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 64 and 256 or more heads
+    than shared memory holds (``geometry``), and for a scratch that is too small, strided or of another type
+    (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
+    """
+    check_schedule(NAME, schedule)
+    if splits is not None and (schedule != "split" or not 1 <= splits <= MAX_SPLITS):
+        raise ValueError(f"splits = {splits}: the schedule split takes 1 to {MAX_SPLITS}, {schedule!r} takes none")
+    splits = MAX_SPLITS if schedule == "split" and splits is None else splits
+    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
+    geometry, rows = kvs[0].pool.geometry, len(q)
+    check_array("q", q, "float32", (rows, geometry.n_head, geometry.head_dim))
+    if ids.ndim != 2:
+        raise ValueError(f"ids: shape {ids.shape}: must be [rows, cap]")
+    cap = ids.shape[1]
+    check_array("ids", ids, "int32", (rows, cap))
+    check_array("steps", steps, "int32", (rows, 4))
+    if len(kvs) > 1:
+        if slots is None:
+            raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
+        check_array("slots", slots, "int32", (rows,))
+    if out is not None:
+        check_array("out", out, "float32", q.shape)
+    pieces = pieces_of(cap, splits)
+    each = row_floats(geometry, pieces)
+    together = 1 if schedule == "step" else max(1, rows)
+    if scratch is None:
+        together = min(together, max(1, OWN_SCRATCH // (4 * each)))
+    elif schedule == "prompt":
+        together = min(together, max(1, scratch.size // each))
+    reason = _refusal(kvs, schedule, scratch, together * each)
+    if reason:
+        return refuse(NAME, reason)
+    together = min(together, MAX_ROWS)
+    out = array_module().empty(q.shape, "float32") if out is None else out
+    if rows == 0:
+        return out
+    scratch = array_module().empty(together * each, "float32") if scratch is None else scratch
+    # numba compiles anew for another number of axes: one launch signature, whether slots are read or not.
+    slots = steps.reshape(-1) if slots is None else slots
+    call = _Call(q, ids, steps, slots, scratch, out, cap, pieces, splits or 0, stream)
+    for first_row in range(0, rows, together):
+        call.run(kvs, first_row, min(together, rows - first_row))
+    return out

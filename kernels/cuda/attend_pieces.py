@@ -1,0 +1,397 @@
+"""Kernel of the float ``attend``: softmax partials (largest score, sum, weighted values) of pieces of a row's cells.
+
+A piece is one chunk of 64 cells, or a split: a run of chunks folded one after another with a running maximum. A thread
+block has as many lanes as a head has dims and does one piece of one row and KV head at a time:
+
+1. Lanes 0 to 63 find the chunk's cells in the pool; -1 for one that is not selected.
+2. dim / 8 lanes read a cell, eight dims each, K and V at once; eight cells to a lane. For every head the eight dots
+   are reduced together, each shuffle carrying half of them.
+3. A warp takes a head's 64 scores to weights 2^(score - maximum), scores being in log2 units.
+4. Every lane sums its eight cells' weighted values; the eight partial sums of a dim are added in shared memory, two
+   heads at a time, in ascending order of cells.
+
+All sums have one order, which depends on the row and the piece alone: neither the batch nor the device changes a bit.
+A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that is not finite
+makes its head's sum NaN. Source: design section 8.
+"""
+
+import math
+
+from .attend_cells import cells_of
+from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from .ptx import (
+    ex2_approx,
+    global_base,
+    int_as_float,
+    ld_global_i32_nc,
+    ld_global_v4_f32_nc,
+    ld_shared_f32,
+    ld_shared_i32,
+    ld_shared_v4_f32,
+    ld_shared_v4_i32,
+    shared_base,
+    st_global_f32,
+    st_shared_f32,
+    st_shared_i32,
+    st_shared_v4_f32,
+)
+
+CHUNK = 64
+"""Cells of a chunk: eight for each of the eight sets of lanes that a thread block has."""
+
+TOGETHER = 2
+"""Heads whose values are summed at a time."""
+
+MAX_POOLS = 4
+POOL_FIELDS = 7
+"""int64 per pool: addresses of K's codes and scales, V's codes and scales and the page table; cells that the table
+addresses; cells in a page."""
+
+SHARED = 48 * 1024
+"""Bytes of static shared memory that a block may have."""
+
+EMPTY = -3.4028234663852886e38
+LIMIT = float(1 << 24)
+NAN = 0x7FC00000
+ALL = 0xFFFFFFFF
+
+
+def shared_words(group, dim):
+    """Words of shared memory that a block needs for ``group`` heads of ``dim`` dims: queries, sums, values being
+    summed, scores, rows, four numbers a head."""
+    return dim * (2 * group + 8 * TOGETHER) + CHUNK * (group + 1) + 4 * group
+
+
+@device_function
+def _eight_of(address):
+    """Eight floats of shared memory."""
+    a, b, c, d = ld_shared_v4_f32(address)
+    e, f, g, h = ld_shared_v4_f32(int32(address + 16))
+    return a, b, c, d, e, f, g, h
+
+
+@device_function
+def _dot(x, low, high):
+    low = x[0] * low[0] + x[1] * low[1] + x[2] * low[2] + x[3] * low[3]
+    return low + (x[4] * high[0] + x[5] * high[1] + x[6] * high[2] + x[7] * high[3])
+
+
+@device_function
+def exchange(upper, x, y, stride):
+    """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
+    kept, sent = (y, x) if upper else (x, y)
+    return kept + cuda.shfl_xor_sync(ALL, sent, stride)
+
+
+def rotation(lanes):
+    """``rotate(x, lane)``: the rotation of 8 * ``lanes`` dims, eight to a lane in the local array ``x``, in place.
+
+    The reference's butterflies in its order, so its bits (``reference.formats.rotate``).
+    """
+    factor = (8 * lanes) ** -0.5
+    strides = tuple(1 << i for i in range(lanes.bit_length() - 1))
+
+    @device_function
+    def rotate(x, lane):
+        for stride in (1, 2, 4):
+            for i in range(8):
+                if i & stride == 0:
+                    low, high = x[i], x[i + stride]
+                    x[i], x[i + stride] = low + high, low - high
+        for stride in strides:
+            for i in range(8):
+                other = cuda.shfl_xor_sync(ALL, x[i], stride)
+                x[i] = other - x[i] if lane & stride else x[i] + other
+        for i in range(8):
+            x[i] = x[i] * float32(factor)
+
+    return rotate
+
+
+def _dots_together(lanes):
+    """``reduce(lane, s0..s7)``: eight sums over ``lanes`` lanes; lane l is given that of number l // (lanes / 8)."""
+    first, second, third = lanes // 2, lanes // 4, lanes // 8
+    rest = tuple(third >> i for i in range(1, third.bit_length()))
+
+    @device_function
+    def reduce(lane, s0, s1, s2, s3, s4, s5, s6, s7):
+        upper = lane & first != 0
+        s0, s1 = exchange(upper, s0, s4, first), exchange(upper, s1, s5, first)
+        s2, s3 = exchange(upper, s2, s6, first), exchange(upper, s3, s7, first)
+        upper = lane & second != 0
+        s0, s1 = exchange(upper, s0, s2, second), exchange(upper, s1, s3, second)
+        total = exchange(lane & third != 0, s0, s1, third)
+        for stride in rest:
+            total += cuda.shfl_xor_sync(ALL, total, stride)
+        return total
+
+    return reduce
+
+
+@device_function
+def _field(pools, which, i):
+    """Field i of the pool that a row reads."""
+    value = pools[i]
+    if which == 1:
+        value = pools[7 + i]
+    elif which == 2:
+        value = pools[14 + i]
+    elif which == 3:
+        value = pools[21 + i]
+    return value
+
+
+@device_function
+def _row_of(cell, table, capacity, page_size, n_head_kv, g):
+    """Row of a cell in the pool; -1 where the cell is none or its page not resident."""
+    if cell < 0 or cell >= capacity:
+        return int32(-1)
+    if page_size & (page_size - 1) == 0:
+        # A 64-bit division takes as long as the load behind it.
+        page, place = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
+    else:
+        page, place = int32(cell // page_size), int32(cell % page_size)
+    physical = ld_global_i32_nc(table + int64(page) * 4)
+    if physical < 0:
+        return int32(-1)
+    return int32((physical * n_head_kv + g) * page_size + place)
+
+
+@device_function
+def reached(width, splits):
+    """(chunks of a piece, pieces that a row of ``width`` cells reaches); ``splits`` 0: a chunk is a piece."""
+    chunks = int32((width + CHUNK - 1) >> 6)
+    if splits == 0:
+        return int32(1), chunks
+    length = int32(max((chunks + splits - 1) // splits, 1))
+    return length, int32((chunks + length - 1) // length)
+
+
+@specialised
+def pieces_kernel(group, dim, k_coding, v_coding):
+    """The kernel for ``group`` heads of ``dim`` dims (64 or 256) to a KV head, K and V in these codings.
+
+    Its arguments: ``q`` [rows, n_head, dim], ``ids`` [rows, cap], ``steps`` [rows, 4], ``slots`` [rows], ``scratch``
+    (``attend_merge`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the first
+    pool and the number of pools (0: one, which every row reads), the first row, ``cap``, the pieces of a row in the
+    scratch, and ``splits``. Grid (blocks, n_head_kv, rows); the blocks of a row share its pieces.
+    """
+    lanes = dim // 8
+    warps, cells_lane = dim // 32, lanes // 8
+    load_k, widen_k = cells_of(k_coding, dim)
+    load_v, widen_v = cells_of(v_coding, dim)
+    rotate, reduce = rotation(lanes), _dots_together(lanes)
+    rotated = k_coding == "q4_0"
+    factor = math.log2(math.e) / math.sqrt(dim)
+    # Places in shared memory, in bytes.
+    half = dim * 2
+    head_bytes = dim * 4
+    sums = group * head_bytes
+    buffer = sums + group * head_bytes
+    weights = buffer + 8 * TOGETHER * head_bytes
+    rows_at = weights + group * CHUNK * 4
+    tops = rows_at + CHUNK * 4
+    masses, fades, poison = tops + group * 4, tops + 2 * group * 4, tops + 3 * group * 4
+    words = shared_words(group, dim)
+
+    @device_function
+    def load_queries(base, shared, lane, part):
+        """The heads' queries to shared memory, the first four dims of every lane's eight in the first half."""
+        x = cuda.local.array(8, float32)
+        for start in range(0, group, 8):
+            head = int32(start + part)
+            at = base + (int64(min(head, int32(group - 1))) * dim + lane * 8) * 4
+            x[0], x[1], x[2], x[3] = ld_global_v4_f32_nc(at)
+            x[4], x[5], x[6], x[7] = ld_global_v4_f32_nc(at + 16)
+            if rotated:
+                rotate(x, lane)
+            bad = False
+            for i in range(8):
+                bad = bad or not (abs(x[i]) < float32(math.inf))
+            # The lanes of this head are one part of the warp, or all of it.
+            votes = int64(cuda.ballot_sync(ALL, bad)) >> ((part * lanes) & 31)
+            if head < group:
+                to = int32(shared + head * head_bytes + lane * 16)
+                st_shared_v4_f32(to, x[0], x[1], x[2], x[3])
+                st_shared_v4_f32(int32(to + half), x[4], x[5], x[6], x[7])
+                if lane == 0:
+                    st_shared_i32(int32(shared + poison + head * 4), int32(votes & ((1 << lanes) - 1) != 0))
+                    st_shared_f32(int32(shared + tops + head * 4), float32(EMPTY))
+
+    @device_function
+    def weigh(shared, head, lane, fresh):
+        """One warp: a head's scores to weights, its maximum and sum brought up to date. ``fresh``: the piece begins."""
+        at = int32(shared + weights + (head * CHUNK + lane) * 4)
+        place = int32(shared + rows_at + lane * 4)
+        s0 = ld_shared_f32(at) if ld_shared_i32(place) >= 0 else float32(EMPTY)
+        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(place + 128)) >= 0 else float32(EMPTY)
+        before = float32(EMPTY)
+        mass = float32(0)
+        if lane == 0 and not fresh:
+            before = ld_shared_f32(int32(shared + tops + head * 4))
+            mass = ld_shared_f32(int32(shared + masses + head * 4))
+        before = cuda.shfl_sync(ALL, before, 0)
+        top = max(max(s0, s1), before)
+        for distance in (16, 8, 4, 2, 1):
+            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
+        e0 = ex2_approx(s0 - top) if s0 > float32(EMPTY) else float32(0)
+        e1 = ex2_approx(s1 - top) if s1 > float32(EMPTY) else float32(0)
+        fade = ex2_approx(before - top) if before > float32(EMPTY) else float32(0)
+        st_shared_f32(at, e0)
+        st_shared_f32(int32(at + 128), e1)
+        total = e0 + e1
+        for distance in (16, 8, 4, 2, 1):
+            total += cuda.shfl_xor_sync(ALL, total, distance)
+        if lane == 0:
+            st_shared_f32(int32(shared + tops + head * 4), top)
+            st_shared_f32(int32(shared + masses + head * 4), mass * fade + total)
+            st_shared_f32(int32(shared + fades + head * 4), fade)
+
+    @device_function
+    def partial_row(scratch, n_pieces, n_head_kv):
+        """Address of the partials of the block's row."""
+        return global_base(scratch) + int64(cuda.blockIdx.z) * (n_pieces * n_head_kv) * (group * (dim + 2) * 4)
+
+    @device_function
+    def finish(scratch, n_pieces, g, n_head_kv, piece, head, top, mass):
+        """Maximum and sum of one head's piece to the scratch."""
+        each = int64(n_pieces) * n_head_kv * group
+        place = (int64(g) * n_pieces + piece) * group + head
+        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + place) * 4
+        st_global_f32(at, top)
+        st_global_f32(at + each * 4, mass)
+
+    @kernel(launch_bounds=(dim, 2 if dim == 256 else 4))
+    def pieces(q, ids, steps, slots, scratch, pools, first_slot, n_pools, first_row, cap, n_pieces, splits):
+        memory = cuda.shared.array(words, float32)
+        shared = shared_base(memory)
+        thread = int32(cuda.threadIdx.x)
+        # The lane of a cell and which eight of the chunk's cells it reads; the lane of the warp is ``warp_lane``.
+        lane, part = int32(thread & (lanes - 1)), int32(thread // lanes)
+        warp_lane, warp = int32(thread & 31), int32(thread >> 5)
+        g, n_head_kv = int32(cuda.blockIdx.y), int32(cuda.gridDim.y)
+        row = int32(cuda.blockIdx.z + first_row)
+        which = int32(0)
+        if n_pools > 0:
+            which = int32(ld_global_i32_nc(global_base(slots) + int64(row) * 4) - first_slot)
+            if which < 0 or which >= n_pools:
+                return
+        width = ld_global_i32_nc(global_base(steps) + int64(row) * 16 + 12)
+        width = int32(max(min(width, cap), 0))
+        length, n_reached = reached(width, splits)
+        k_codes, k_scale = _field(pools, which, 0), _field(pools, which, 1)
+        v_codes, v_scale = _field(pools, which, 2), _field(pools, which, 3)
+        table = _field(pools, which, 4)
+        capacity, page_size = int32(_field(pools, which, 5)), int32(_field(pools, which, 6))
+        ids_row = global_base(ids) + int64(row) * cap * 4
+        piece = int32(cuda.blockIdx.x)
+        if piece < n_reached:
+            load_queries(global_base(q) + (int64(row) * n_head_kv + g) * (group * head_bytes), shared, lane, part)
+        while piece < n_pieces:
+            if piece >= n_reached:
+                if thread < group:
+                    finish(scratch, int32(n_pieces), g, n_head_kv, piece, thread, float32(EMPTY), float32(0))
+                piece = int32(piece + cuda.gridDim.x)
+                continue
+            start = int32(piece * length * CHUNK)
+            stop = int32(min(start + length * CHUNK, width))
+            first = start
+            while first < stop:
+                if thread < CHUNK:
+                    found = int32(-1)
+                    if first + thread < stop:
+                        cell = ld_global_i32_nc(ids_row + int64(first + thread) * 4)
+                        found = _row_of(cell, table, capacity, page_size, n_head_kv, g)
+                    st_shared_i32(int32(shared + rows_at + thread * 4), found)
+                cuda.syncthreads()
+                r0, r1, r2, r3 = ld_shared_v4_i32(int32(shared + rows_at + part * 32))
+                r4, r5, r6, r7 = ld_shared_v4_i32(int32(shared + rows_at + part * 32 + 16))
+                k0, k1 = load_k(k_codes, k_scale, r0, lane), load_k(k_codes, k_scale, r1, lane)
+                k2, k3 = load_k(k_codes, k_scale, r2, lane), load_k(k_codes, k_scale, r3, lane)
+                k4, k5 = load_k(k_codes, k_scale, r4, lane), load_k(k_codes, k_scale, r5, lane)
+                k6, k7 = load_k(k_codes, k_scale, r6, lane), load_k(k_codes, k_scale, r7, lane)
+                v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
+                v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
+                v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
+                v6, v7 = load_v(v_codes, v_scale, r6, lane), load_v(v_codes, v_scale, r7, lane)
+                x0, x1, x2, x3 = widen_k(k0, lane), widen_k(k1, lane), widen_k(k2, lane), widen_k(k3, lane)
+                x4, x5, x6, x7 = widen_k(k4, lane), widen_k(k5, lane), widen_k(k6, lane), widen_k(k7, lane)
+                to = int32(shared + weights + (part * 8 + lane // cells_lane) * 4)
+                for head in range(group):
+                    low = ld_shared_v4_f32(int32(shared + head * head_bytes + lane * 16))
+                    high = ld_shared_v4_f32(int32(shared + head * head_bytes + lane * 16 + half))
+                    dot = reduce(
+                        warp_lane,
+                        _dot(x0, low, high),
+                        _dot(x1, low, high),
+                        _dot(x2, low, high),
+                        _dot(x3, low, high),
+                        _dot(x4, low, high),
+                        _dot(x5, low, high),
+                        _dot(x6, low, high),
+                        _dot(x7, low, high),
+                    )
+                    if lane & (cells_lane - 1) == 0:
+                        s = libdevice.fmaxf(libdevice.fminf(dot * float32(factor), float32(LIMIT)), float32(-LIMIT))
+                        st_shared_f32(int32(to + head * (CHUNK * 4)), s)
+                cuda.syncthreads()
+                head = warp
+                while head < group:
+                    weigh(shared, head, warp_lane, first == start)
+                    head = int32(head + warps)
+                cuda.syncthreads()
+                y0, y1, y2, y3 = widen_v(v0, lane), widen_v(v1, lane), widen_v(v2, lane), widen_v(v3, lane)
+                y4, y5, y6, y7 = widen_v(v4, lane), widen_v(v5, lane), widen_v(v6, lane), widen_v(v7, lane)
+                for together in range(0, group, TOGETHER):
+                    for head in range(together, min(together + TOGETHER, group)):
+                        w = _eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
+                        to = int32(shared + buffer + ((head - together) * 8 + part) * head_bytes + lane * 16)
+                        st_shared_v4_f32(
+                            to,
+                            _weighted(w, y0[0], y1[0], y2[0], y3[0], y4[0], y5[0], y6[0], y7[0]),
+                            _weighted(w, y0[1], y1[1], y2[1], y3[1], y4[1], y5[1], y6[1], y7[1]),
+                            _weighted(w, y0[2], y1[2], y2[2], y3[2], y4[2], y5[2], y6[2], y7[2]),
+                            _weighted(w, y0[3], y1[3], y2[3], y3[3], y4[3], y5[3], y6[3], y7[3]),
+                        )
+                        st_shared_v4_f32(
+                            int32(to + half),
+                            _weighted(w, y0[4], y1[4], y2[4], y3[4], y4[4], y5[4], y6[4], y7[4]),
+                            _weighted(w, y0[5], y1[5], y2[5], y3[5], y4[5], y5[5], y6[5], y7[5]),
+                            _weighted(w, y0[6], y1[6], y2[6], y3[6], y4[6], y5[6], y6[6], y7[6]),
+                            _weighted(w, y0[7], y1[7], y2[7], y3[7], y4[7], y5[7], y6[7], y7[7]),
+                        )
+                    cuda.syncthreads()
+                    for head in range(together, min(together + TOGETHER, group)):
+                        at = int32(shared + buffer + (head - together) * 8 * head_bytes + thread * 4)
+                        total = ld_shared_f32(at)
+                        for i in range(1, 8):
+                            total += ld_shared_f32(int32(at + i * head_bytes))
+                        at = int32(shared + sums + head * head_bytes + thread * 4)
+                        if first > start:
+                            total = ld_shared_f32(at) * ld_shared_f32(int32(shared + fades + head * 4)) + total
+                        st_shared_f32(at, total)
+                    cuda.syncthreads()
+                first = int32(first + CHUNK)
+            # A lane's own word of every head: shared memory keeps the first four dims of eight in its first half.
+            own = int32((thread & (dim // 2 - 1)) >> 2) * 8 + (thread // (dim // 2)) * 4 + (thread & 3)
+            values = partial_row(scratch, int32(n_pieces), n_head_kv)
+            values += ((int64(g) * n_pieces + piece) * group * dim + own) * 4
+            for head in range(group):
+                value = ld_shared_f32(int32(shared + sums + head * head_bytes + thread * 4))
+                st_global_f32(values + head * head_bytes, value)
+            if thread < group:
+                top = ld_shared_f32(int32(shared + tops + thread * 4))
+                mass = ld_shared_f32(int32(shared + masses + thread * 4))
+                if top > float32(EMPTY) and ld_shared_i32(int32(shared + poison + thread * 4)) != 0:
+                    mass = int_as_float(int32(NAN))
+                finish(scratch, int32(n_pieces), g, n_head_kv, piece, thread, top, mass)
+            cuda.syncthreads()
+            piece = int32(piece + cuda.gridDim.x)
+
+    return pieces
+
+
+@device_function
+def _weighted(w, v0, v1, v2, v3, v4, v5, v6, v7):
+    low = w[0] * v0 + w[1] * v1 + w[2] * v2 + w[3] * v3
+    return low + (w[4] * v4 + w[5] * v5 + w[6] * v6 + w[7] * v7)
