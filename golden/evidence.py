@@ -8,7 +8,7 @@
 ``device``          ``name``, ``compute_capability``, ``multiprocessors``, ``memory`` and ``l2`` (bytes)
 ``versions``        package or ``python`` -> version; ``toolkit`` is that of the CUDA runtime
 ``sources``         ``sources.fingerprint``: hash of the kernels, of ``reference/exact``, and of every file
-``sections``        name -> ``date``, ``driver``, ``status`` and ``steps``; a step has ``name``, ``status``, ``reason``,
+``sections``        name -> ``status`` and ``steps``; a step has ``name``, ``date``, ``driver``, ``status``, ``reason``,
                     ``seconds``, ``command`` and ``results``
 ``seal``            hash of all the rest; a record changed by hand has another one
 ==================  ==================================================================================================
@@ -30,6 +30,8 @@ FOLDER = Path(__file__).parent / "evidence"
 
 VERSION = 1
 STATUSES = ("passed", "failed", "unsupported")
+NOT_STARTED = "not started: the time of the run was spent"
+"""Reason of a step that a run did not come to."""
 
 ROW = {
     "case": str,
@@ -48,8 +50,17 @@ a row whose result was not correct: a wrong kernel has no speed."""
 
 _HEX = re.compile(r"[0-9a-f]{32}")
 _DEVICE = {"name": str, "compute_capability": str, "multiprocessors": int, "memory": int, "l2": int}
-_STEP = {"name": str, "status": str, "reason": str, "seconds": float, "command": str, "results": dict}
-_SECTION = {"date": str, "driver": str, "status": str, "steps": list}
+_STEP = {
+    "name": str,
+    "date": str,
+    "driver": str,
+    "status": str,
+    "reason": str,
+    "seconds": float,
+    "command": str,
+    "results": dict,
+}
+_SECTION = {"status": str, "steps": list}
 _RECORD = {
     "name": str,
     "version": int,
@@ -73,9 +84,9 @@ def overall(statuses):
     return next((status for status in ("failed", "passed") if status in statuses), "unsupported")
 
 
-def section(driver, steps):
-    """A section of the record, of today, made of its steps."""
-    return {"date": today(), "driver": driver, "status": overall(step["status"] for step in steps), "steps": steps}
+def section(steps):
+    """A section of the record, made of its steps."""
+    return {"status": overall(step["status"] for step in steps), "steps": steps}
 
 
 def default_name(device):
@@ -100,7 +111,8 @@ def make(name, contract, device, versions, fingerprint, sections):
 
 
 def merged(old, new):
-    """One record with the sections of two runs; a section of ``new`` takes the place of its namesake in ``old``.
+    """One record with the steps of two runs; a step of ``new`` takes the place of its namesake in ``old``, unless it
+    was not started.
 
     Raises EvidenceError when the two are of different devices, sources, contracts or versions: together they would
     prove nothing.
@@ -111,8 +123,19 @@ def merged(old, new):
     lines = sources.changed(old["sources"], new["sources"])
     if lines:
         raise EvidenceError(f"{old['name']}: sources: must be equal to merge: {', '.join(lines)}")
-    sections = {**old["sections"], **new["sections"]}
+    sections = dict(old["sections"])
+    for name, found in new["sections"].items():
+        steps = {step["name"]: step for step in sections.get(name, {"steps": []})["steps"]}
+        for step in found["steps"]:
+            if step["reason"] != NOT_STARTED or step["name"] not in steps:
+                steps[step["name"]] = step
+        sections[name] = section(list(steps.values()))
     return make(new["name"], new["contract"], new["device"], new["versions"], new["sources"], sections)
+
+
+def renamed(record, name):
+    """``record`` under another name, as a file of that name must hold it."""
+    return sealed({**record, "name": check_name(name)})
 
 
 def write(path, record):

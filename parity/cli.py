@@ -9,9 +9,9 @@ import sys
 
 from qsa.golden import commands as golden
 
-from . import command, environment
+from . import command, environment, evidence_command
 
-VERBS = (command, golden, environment)
+VERBS = (command, golden, evidence_command, environment)
 
 
 def parser():

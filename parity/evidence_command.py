@@ -1,0 +1,169 @@
+"""``qsa evidence run | show | check | merge``: records of runs on real devices.
+
+Exit status: 0 done and nothing failed, 1 something failed (``check --strict``: or is stale or missing), 2 bad arguments
+or files.
+"""
+
+import os
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from qsa.golden import evidence, sources
+
+from . import evidence_run
+
+SHOWN = 6
+"""Changed files that ``check`` names before it counts the rest."""
+
+
+def add_parser(subparsers):
+    """Add the command ``evidence``; its ``run`` default takes the parsed arguments and returns the exit code."""
+    top = subparsers.add_parser("evidence", help="record, show and judge runs on a real device")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    parser = verbs.add_parser("run", help="run the sections on this machine's device and write a record")
+    known = ", ".join(evidence_run.SECTIONS)
+    parser.add_argument("--sections", nargs="+", metavar="NAME", help=f"SECTION or SECTION/STEP; sections: {known}")
+    parser.add_argument("--out", metavar="FILE", help="the record (default: the repository's, by device and date)")
+    parser.add_argument("--merge", action="store_true", help="add to the record that FILE already holds")
+    parser.add_argument("--seconds", type=float, metavar="N", help="start nothing, and stop all, after so many seconds")
+    parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
+    parser.set_defaults(run=run)
+    parser = verbs.add_parser("show", help="print records")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="records (default: the newest of the repository)")
+    parser.set_defaults(run=show)
+    parser = verbs.add_parser("check", help="say whether the records speak of today's kernels: fresh, stale or missing")
+    parser.add_argument("--folder", default=str(evidence.FOLDER), help="folder of the records")
+    parser.add_argument("--strict", action="store_true", help="exit 1 unless a record is fresh")
+    parser.set_defaults(run=check)
+    parser = verbs.add_parser("merge", help="make one record of several of the same device and sources")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--out", required=True, metavar="FILE")
+    parser.set_defaults(run=merge)
+    return top
+
+
+def _base(path, merge):
+    """The record that the file already holds, or None. Raises ValueError when it would be lost."""
+    if not path.is_file():
+        return None
+    if not merge:
+        raise ValueError(f"--out = {str(path)!r}: exists: --merge adds to it, or give another name")
+    return evidence.load(path)
+
+
+def run(arguments):
+    """Run the sections; returns 1 when a step failed or was not started."""
+    if arguments.seconds is not None and not arguments.seconds > 0:
+        raise ValueError(f"--seconds = {arguments.seconds}: must be above 0")
+    plan = evidence_run.chosen(arguments.sections)
+    if arguments.list:
+        for section, steps in plan.items():
+            for step in steps:
+                print(f"{section}/{step.name:28} {step.seconds:4.0f} s  {step.text}")
+        return 0
+    if arguments.out:
+        # Before the device is asked: an argument's fault is said at once.
+        evidence.check_name(Path(arguments.out).stem)
+        _base(Path(arguments.out), arguments.merge)
+    facts = evidence_run.device_facts()
+    path = Path(arguments.out or evidence.FOLDER / f"{evidence.default_name(facts['device'])}.json")
+    base = _base(path, arguments.merge)
+    print(
+        f"qsa evidence: {facts['device']['name']}, driver {facts['driver']}; record {os.path.relpath(path)}", flush=True
+    )
+    failed = 0
+
+    def heard(section, step):
+        nonlocal failed
+        failed += step["status"] == "failed"
+        print(f"{step['status']:12}{section}/{step['name']}  {step['seconds']:.0f} s", flush=True)
+        for line in step["reason"].splitlines():
+            print(f"  {line}", flush=True)
+
+    evidence_run.run(plan, path, facts, base, arguments.seconds, heard)
+    print(f"{failed} steps failed; {os.path.relpath(path)} written")
+    return 1 if failed else 0
+
+
+def show(arguments):
+    """Print records as tables."""
+    found = [evidence.load(path) for path in arguments.files] or evidence.records()[-1:]
+    if not found:
+        print("missing: there is no evidence")
+        return 1
+    console = Console(width=None if os.isatty(1) else 150, markup=False, highlight=False)
+    today = sources.fingerprint()
+    for record in found:
+        device = record["device"]
+        console.print(
+            f"{record['name']}: {device['name']}, compute capability {device['compute_capability']}, "
+            f"{record['contract']}, {record['date']}, {'stale' if evidence.stale(record, today) else 'fresh'}\n"
+            f"kernels {record['sources']['kernels']}, reference {record['sources']['reference']}\n"
+            + ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
+        )
+        console.print(_steps(record))
+        if evidence.rows(record):
+            console.print(_timings(record))
+    return 0
+
+
+def _steps(record):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("step", "status", "seconds", "driver", "what"):
+        table.add_column(header, justify="right" if header == "seconds" else "left", overflow="fold")
+    for section, found in record["sections"].items():
+        for step in found["steps"]:
+            what = "\n".join(filter(None, (step["reason"], _summary(step["results"]))))
+            table.add_row(f"{section}/{step['name']}", step["status"], f"{step['seconds']:.0f}", step["driver"], what)
+    return table
+
+
+def _summary(results):
+    parts = [f"{results[status]} {status}" for status in evidence.STATUSES if status in results]
+    lines = [", ".join(parts), *results.get("verdict", ())]
+    lines += [f"{one['case']}: {one['reason']}" for one in results.get("failures", ())]
+    return "\n".join(filter(None, lines))
+
+
+def _timings(record):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for header in ("case", "contract", "median µs", "p10", "p90", "limit µs", "share", "limit"):
+        table.add_column(header, justify="left" if header in ("case", "contract", "limit") else "right")
+    for row in evidence.rows(record).values():
+        numbers = ["wrong result", "-", "-", "-", "-"]
+        if row["correct"]:
+            numbers = [f"{row[key]:.2f}" for key in ("median_us", "p10_us", "p90_us", "limit_us")]
+            numbers.append(f"{100 * row['share']:.0f} %")
+        table.add_row(row["case"], row["contract"], *numbers, row["limit"])
+    return table
+
+
+def check(arguments):
+    """Say fresh, stale or missing; returns 0, with ``--strict`` 1 unless a record is fresh."""
+    found, today = evidence.records(arguments.folder), sources.fingerprint()
+    if not found:
+        print("missing: there is no evidence of a run on a device")
+    fresh = False
+    for record in found:
+        lines = evidence.stale(record, today)
+        fresh = fresh or not lines
+        print(f"{'stale' if lines else 'fresh':8}{record['name']}  {record['device']['name']}, {record['date']}")
+        for line in lines[:SHOWN]:
+            print(f"        {line}")
+        if len(lines) > SHOWN:
+            print(f"        and {len(lines) - SHOWN} more")
+    return 1 if arguments.strict and not fresh else 0
+
+
+def merge(arguments):
+    """Make one record of several."""
+    first, *others = [evidence.load(path) for path in arguments.files]
+    for other in others:
+        first = evidence.merged(first, other)
+    path = Path(arguments.out)
+    evidence.write(path, evidence.renamed(first, path.stem))
+    print(f"{len(arguments.files)} records merged into {os.path.relpath(path)}")
+    return 0

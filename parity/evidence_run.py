@@ -1,0 +1,261 @@
+"""The run behind ``qsa evidence run``: sections, each of steps, each a child process with a time limit of its own.
+
+After every step the record is written anew, so a machine that goes away leaves all that was finished.
+"""
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from qsa.golden import evidence, sources
+from qsa.kernels.switches import VARIABLES
+from qsa.reference.exact import CONTRACT
+
+from . import process, suite
+
+REPEATS = 250
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+SHOWN = 20
+"""Failures of a step that are recorded by name; their number is recorded always."""
+
+KERNEL_SWITCHES = ("topk_scan", "scores_transposed", "merge_active")
+"""The three kernel switches that change no bit (design section 8)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One child: ``command`` behind the interpreter (``{out}`` stands for a file that it writes), ``read``: (path of
+    that file, Finished) -> (status, reason, results), ``seconds`` at most, ``tool`` in front of the interpreter."""
+
+    name: str
+    command: tuple[str, ...]
+    read: object
+    seconds: float = 300.0
+    environment: dict = field(default_factory=dict)
+    tool: tuple[str, ...] = ()
+
+    @property
+    def text(self):
+        """The command for a reader, ready for a shell."""
+        switches = [f"{name}={value}" for name, value in self.environment.items()]
+        return " ".join([*switches, *self.tool, "python", *self.command])
+
+
+def _counts(entries):
+    """(status, reason, results) of (name, status, reason) triples."""
+    tally = Counter(status for _, status, _ in entries)
+    failures = [{"case": name, "reason": reason} for name, status, reason in entries if status == "failed"]
+    unsupported = Counter(reason for _, status, reason in entries if status == "unsupported")
+    results = {status: tally[status] for status in evidence.STATUSES}
+    results |= {"failures": failures[:SHOWN], "reasons": dict(sorted(unsupported.items()))}
+    return evidence.overall(tally), "", results
+
+
+def read_parity(path, finished):
+    """A report of ``qsa parity --json``."""
+    cases = json.loads(path.read_text())["cases"]
+    entries = []
+    for case in cases:
+        detail = case["detail"]
+        bad = [f"{one['name']}: {one['measure']}" for one in detail["comparisons"] if not one["passed"]]
+        entries.append((case["case"], case["status"], process.impersonal(detail["reason"] or "; ".join(bad))))
+    status, reason, results = _counts(entries)
+    measured = [case["share"] for case in cases if case["share"] is not None]
+    return status, reason, {**results, "worst_share": max(measured, default=None)}
+
+
+def read_tests(path, finished):
+    """pytest's JUnit file; an exit status other than its 0 and 1 (all passed, some failed) is a failure of its own."""
+    status, reason, results = _counts([(one.name, one.status, one.reason) for one in process.read_junit(path)])
+    return ("failed", finished.reason, results) if finished.code not in (0, 1) else (status, reason, results)
+
+
+def read_repeats(path, finished):
+    """A report of ``parity.repeats``: rows with ``case``, ``status``, ``reason``, ``repeats`` and ``digests``."""
+    rows = json.loads(path.read_text())["rows"]
+    status, reason, results = _counts([(row["case"], row["status"], row["reason"]) for row in rows])
+    return status, reason, {**results, "rows": rows}
+
+
+def read_benchmark(path, finished):
+    """A report of ``parity.benchmark``: ``rows``, ``limits``, ``clocks`` and ``unsupported``."""
+    results = json.loads(path.read_text())
+    wrong = [row["case"] for row in results["rows"] if not row["correct"]]
+    if wrong:
+        return "failed", f"wrong results: {', '.join(wrong)}", results
+    if finished.code != 0:
+        # Rows are written one by one; those measured before a crash stand.
+        return "failed", finished.reason, results
+    return ("passed" if results["rows"] else "unsupported"), "", results
+
+
+def read_sanitizer(path, finished):
+    """What compute-sanitizer printed; passed only on its own verdict of 0 errors and a program that ended well."""
+    lines = [line.lstrip("= ").rstrip() for line in finished.output.splitlines() if line.startswith("=========")]
+    verdicts = [line for line in lines if "SUMMARY" in line]
+    results = {
+        "verdict": verdicts,
+        "findings": [process.impersonal(line) for line in lines if line not in verdicts][:SHOWN],
+    }
+    if any("Device not supported" in line for line in lines):
+        return "unsupported", "compute-sanitizer: Device not supported", results
+    clean = bool(verdicts) and all(_clean(line) for line in verdicts)
+    return ("passed", "", results) if clean and finished.code == 0 else ("failed", finished.reason, results)
+
+
+def _clean(line):
+    """Whether a line such as ``RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)`` counts nothing."""
+    counts = re.findall(r"(\d+) (?:error|hazard|warning)", line)
+    return bool(counts) and not any(map(int, counts))
+
+
+def _parity(name, arithmetic, environment=None, suffix=""):
+    command = (
+        "-m",
+        "qsa.parity.cli",
+        "parity",
+        name,
+        "--backend",
+        "cuda",
+        "--arithmetic",
+        arithmetic,
+        "--json",
+        "{out}",
+    )
+    return Step(f"{name}-{arithmetic}{suffix}", command, read_parity, environment=environment or {})
+
+
+def _parity_steps():
+    for name, module in suite.MODULES.items():
+        for arithmetic in ("exact", "float"):
+            if any(True for _ in module.cases(arithmetic)):
+                yield _parity(name, arithmetic)
+    if "verify-batch" in suite.MODULES:
+        yield _parity("verify-batch", "exact", {VARIABLES[name]: "1" for name in KERNEL_SWITCHES}, "-switches")
+
+
+def _test_steps(folder="tests/gpu"):
+    options = ("-q", "-p", "no:cacheprovider", "--junitxml", "{out}")
+    for path in sorted(Path(folder).glob("test_*.py")):
+        yield Step(path.stem.removeprefix("test_"), ("-m", "pytest", f"{folder}/{path.name}", *options), read_tests)
+
+
+def _repeat_steps():
+    command = ("-m", "qsa.parity.repeats", "--backend", "cuda", "--json", "{out}")
+    for arithmetic in ("exact", "float"):
+        yield Step(arithmetic, (*command, "--arithmetic", arithmetic, "--repeats", str(REPEATS)), read_repeats)
+
+
+def _sanitizer_steps():
+    command = ("-m", "qsa.parity.repeats", "--backend", "cuda", "--repeats", "1", "--reduced", "--no-pool")
+    for tool in TOOLS:
+        yield Step(tool, command, read_sanitizer, tool=("compute-sanitizer", "--tool", tool))
+
+
+def _benchmark_steps():
+    yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark)
+
+
+SECTIONS = {
+    "benchmark": _benchmark_steps,
+    "repeats": _repeat_steps,
+    "tests": _test_steps,
+    "sanitizer": _sanitizer_steps,
+    "parity": _parity_steps,
+}
+"""Name -> function that gives the section's steps, in the order in which they run: the shortest first, so that a device
+that goes away early leaves most."""
+
+
+def chosen(names):
+    """section -> steps for a list of ``SECTION`` or ``SECTION/STEP``. Raises ValueError on one that is not known."""
+    plan = {}
+    for text in names or SECTIONS:
+        section, _, name = text.partition("/")
+        if section not in SECTIONS:
+            raise ValueError(f"section {text!r}: allowed are {', '.join(SECTIONS)}")
+        steps = list(SECTIONS[section]())
+        if name and name not in [step.name for step in steps]:
+            raise ValueError(f"section {text!r}: steps of {section} are {', '.join(step.name for step in steps)}")
+        kept = plan.setdefault(section, [])
+        kept += [step for step in steps if name in ("", step.name) and step not in kept]
+    return plan
+
+
+def run_step(step, driver, seconds=None):
+    """Run one step for at most ``seconds`` (its own limit unless given); returns it as the record holds it."""
+
+    def result(status, reason, results, spent):
+        return {
+            "name": step.name,
+            "date": evidence.today(),
+            "driver": driver,
+            "status": status,
+            "reason": process.impersonal(reason),
+            "seconds": round(spent, 2),
+            "command": step.text.replace("{out}", "FILE"),
+            "results": results,
+        }
+
+    limit = step.seconds if seconds is None else min(step.seconds, seconds)
+    if limit <= 0:
+        return result("failed", evidence.NOT_STARTED, {}, 0.0)
+    if step.tool and shutil.which(step.tool[0]) is None:
+        return result("unsupported", f"{step.tool[0]} is not installed", {}, 0.0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report"
+        command = [*step.tool, sys.executable, *(str(path) if part == "{out}" else part for part in step.command)]
+        finished = process.run(command, limit, step.environment)
+        if "{out}" in step.command and not path.is_file():
+            return result("failed", finished.reason, {}, finished.seconds)
+        try:
+            status, reason, results = step.read(path, finished)
+        except (ValueError, KeyError, TypeError) as error:
+            status, reason, results = "failed", f"{type(error).__name__} in its report: {error}; {finished.reason}", {}
+    if finished.code is None or finished.code < 0:
+        status, reason = "failed", finished.reason
+    return result(status, reason, results, finished.seconds)
+
+
+def device_facts(seconds=120):
+    """Dict of ``device``, ``driver`` and ``versions`` of the CUDA device, found in a child. Raises ValueError saying
+    why there is none."""
+    finished = process.run([sys.executable, "-m", "qsa.parity.device"], seconds)
+    lines = finished.output.splitlines()
+    if finished.code != 0 or not lines:
+        raise ValueError(f"no CUDA device: {finished.reason}")
+    return json.loads(lines[-1])
+
+
+def run(plan, path, facts, base=None, seconds=None, heard=lambda section, step: None):
+    """Run the steps of ``plan`` and write the record to ``path`` after each of them; returns the record.
+
+    facts    as :func:`device_facts` gives them
+    base     a record to add to, or None
+    seconds  for the whole run, or None: every step has its own limit alone
+    heard    called with the section's name and every finished step
+    """
+    deadline = None if seconds is None else time.perf_counter() + seconds
+    fingerprint, record = sources.fingerprint(), base
+    for section, steps in plan.items():
+        for step in steps:
+            left = None if deadline is None else deadline - time.perf_counter()
+            done = run_step(step, facts["driver"], left)
+            new = evidence.make(
+                Path(path).stem,
+                CONTRACT,
+                facts["device"],
+                facts["versions"],
+                fingerprint,
+                {section: evidence.section([done])},
+            )
+            record = new if record is None else evidence.merged(record, new)
+            evidence.write(path, record)
+            heard(section, done)
+    return record
