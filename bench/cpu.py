@@ -16,12 +16,13 @@ import time
 
 import numba
 import numpy as np
+from rich.console import Console
+from rich.table import Table
+
 from qsa.kernels import cpu
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
-from rich.console import Console
-from rich.table import Table
 
 ROWS, CONTEXT, MILLION = 4, 65536, 1 << 20
 ATTENTION_LIMIT, SELECTION_LIMIT = 2.0, 3.0

@@ -67,9 +67,9 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=Non
     splits      1 to MAX_SPLITS, for the split schedule alone; MAX_SPLITS by default
     arithmetic  ``exact`` or ``float``; by default the switch's
 
-    Returns float32 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0, a query that is not finite
-    makes its own row and head NaN. Returns False, with nothing written, for formats without integer codes in the exact
-    arithmetic, for f64 in the float arithmetic, and for a head_dim that is no multiple of 8. Raises ValueError on
+    Returns float32 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0, a query that is not
+    finite makes its own row and head NaN. Returns False, with nothing written, for formats without integer codes in the
+    exact arithmetic, for f64 in the float arithmetic, and for a head_dim that is no multiple of 8. Raises ValueError on
     mismatched shapes or keyword arguments that do not fit, IndexError on an id beyond the capacity; nothing is written
     then. Source: design sections 4 and 8.
     """

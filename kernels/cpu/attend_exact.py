@@ -1,4 +1,4 @@
-"""``attend`` in the exact arithmetic: two passes over the selected cells, work cut by (row, KV head, part of the cells).
+"""``attend`` in the exact arithmetic: two passes over the selected cells, cut by (row, KV head, part of the cells).
 
 Source: design section 4, whose step numbers are used here; the bits are those of ``reference/exact/attend.py``. The
 integers are held in float64, where every product and partial sum stays below 2^53 and is therefore exact in any order:
@@ -158,37 +158,36 @@ def _sum_part(places, count, v, s, floor_top, group_top, mass, value):
 
 @kernel
 def _item(item, job):
-    """(number of the row in the job, KV head, part, its first query head, first and last id) of a work item."""
-    rows, parts, n_head_kv, heads, widths = job
+    """(number of the row, KV head, part, first query head, first id, places of the cells found) of a work item."""
+    rows, parts, n_head_kv, heads, ids, widths, table, page_size = job
     i, g, part = item // (n_head_kv * parts), item // parts % n_head_kv, item % parts
     width = widths[rows[i]]
-    return i, g, part, g * heads, width * part // parts, width * (part + 1) // parts
+    start, stop = width * part // parts, width * (part + 1) // parts
+    places = np.empty(stop - start, np.int64)
+    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
+    return i, g, part, g * heads, start, places[:count]
 
 
 @kernel
-def _scores_of(item, job, q, ids, table, page_size, k, v_scale, log2_units, s, found, finite, floor_top, group_top):
-    rows, _, n_head_kv, heads, _ = job
-    i, g, part, first, start, stop = _item(item, job)
-    places = np.empty(stop - start, np.int64)
-    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
+def _scores_of(item, job, q, k, v_scale, log2_units, s, found, finite, tops):
+    i, g, part, first, start, places = _item(item, job)
+    count, mine = places.size, slice(first, first + job[3])
     found[i, g, part] = count
-    turned = np.empty((heads, q.shape[2]), np.float32)
-    turn(q[rows[i], first : first + heads], k[2], turned, finite[i, part, first : first + heads])
-    mine = slice(first, first + heads)
+    query = q[job[0][i], mine]
+    turned = np.empty(query.shape, np.float32)
+    turn(query, k[2], turned, finite[i, part, mine])
     s = s[i, mine, start : start + count]
-    _score_part(turned, places, count, k, log2_units, s, floor_top[i, part, mine])
-    _group_part(places, count, v_scale, s, group_top[i, part, mine])
+    _score_part(turned, places, count, k, log2_units, s, tops[0][i, part, mine])
+    _group_part(places, count, v_scale, s, tops[1][i, part, mine])
 
 
 @kernel
-def _sums_of(item, job, ids, table, page_size, v, s, floor_top, group_top, mass, value):
-    rows, _, n_head_kv, heads, _ = job
-    i, g, part, first, start, stop = _item(item, job)
-    places = np.empty(stop - start, np.int64)
-    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
-    mine = slice(first, first + heads)
+def _sums_of(item, job, v, s, tops, sums):
+    i, _, part, first, start, places = _item(item, job)
+    count, mine = places.size, slice(first, first + job[3])
     s = s[i, mine, start : start + count]
-    _sum_part(places, count, v, s, floor_top[i, 0, mine], group_top[i, 0, mine], mass[i, part, mine], value[i, part, mine])
+    floor_top, group_top = tops[0][i, 0, mine], tops[1][i, 0, mine]
+    _sum_part(places, count, v, s, floor_top, group_top, sums[0][i, part, mine], sums[1][i, part, mine])
 
 
 # The loops over work items stand alone: numba's parallel pass takes seconds over a body of any size. The item is cast
@@ -196,17 +195,15 @@ def _sums_of(item, job, ids, table, page_size, v, s, floor_top, group_top, mass,
 
 
 @kernel(parallel=True)
-def _scores_all(items, job, q, ids, table, page_size, k, v_scale, log2_units, s, found, finite, floor_top, group_top):
+def _scores_all(items, job, q, k, v_scale, log2_units, s, found, finite, tops):
     for item in numba.prange(items):
-        _scores_of(
-            np.int64(item), job, q, ids, table, page_size, k, v_scale, log2_units, s, found, finite, floor_top, group_top
-        )
+        _scores_of(np.int64(item), job, q, k, v_scale, log2_units, s, found, finite, tops)
 
 
 @kernel(parallel=True)
-def _sums_all(items, job, ids, table, page_size, v, s, floor_top, group_top, mass, value):
+def _sums_all(items, job, v, s, tops, sums):
     for item in numba.prange(items):
-        _sums_of(np.int64(item), job, ids, table, page_size, v, s, floor_top, group_top, mass, value)
+        _sums_of(np.int64(item), job, v, s, tops, sums)
 
 
 @kernel
@@ -221,9 +218,11 @@ def _merge_maxima(floor_top, group_top):
 
 
 @kernel
-def _outputs(job, found, finite, coding, floor_top, group_top, mass, value, out):
+def _outputs(job, found, finite, coding, tops, sums, out):
     """Step 8: the parts' sums added, one rounded division; rotated back and poisoned where that applies."""
-    rows, parts, _, heads, _ = job
+    rows, parts, heads = job[0], job[1], job[3]
+    floor_top, group_top = tops
+    mass, value = sums
     dims = out.shape[2] // group_top.shape[3]
     for i in range(len(rows)):
         for head in range(out.shape[1]):
@@ -255,15 +254,15 @@ def row_bytes(geometry, width, splits):
 
 
 def attend_rows(q, kv, rows, ids, widths, splits, out):
-    """Exact attention of the rows numbered ``rows`` [n] int64, all of ``kv``, each row's cells cut into ``splits`` parts
-    (None: one).
+    """Exact attention of the rows numbered ``rows`` [n] int64, all of ``kv``, each row's cells cut into ``splits``
+    parts (None: one).
 
     q, out [all rows, n_head, head_dim] float32; ids [all rows, cap] int32, checked; widths [all rows] int64, not
     negative. All contiguous.
     """
     g, parts = kv.pool.geometry, splits or 1
     k, v = flat(kv.pool.k), flat(kv.pool.v)
-    job = rows, parts, g.n_head_kv, g.group, widths
+    job = rows, parts, g.n_head_kv, g.group, ids, widths, kv.table, kv.pool.page_size
     n, width, groups = len(rows), int(widths[rows].max()), v[1].shape[1]
     s = np.empty((n, g.n_head, width), np.float32)
     found = np.empty((n, g.n_head_kv, parts), np.int64)
@@ -271,8 +270,7 @@ def attend_rows(q, kv, rows, ids, widths, splits, out):
     tops = np.empty((n, parts, g.n_head), np.int64), np.empty((n, parts, g.n_head, groups), np.int64)
     sums = np.empty((n, parts, g.n_head), np.int64), np.empty((n, parts, g.n_head, g.head_dim), np.int64)
     log2_units = np.float32(np.log2(np.e) / np.sqrt(g.head_dim))
-    at = kv.table, kv.pool.page_size
-    _scores_all(found.size, job, q, ids, *at, k, v[1], log2_units, s, found, finite, *tops)
+    _scores_all(found.size, job, q, k, v[1], log2_units, s, found, finite, tops)
     _merge_maxima(*tops)
-    _sums_all(found.size, job, ids, *at, v, s, *tops, *sums)
-    _outputs(job, found, finite, v[2], *tops, *sums, out)
+    _sums_all(found.size, job, v, s, tops, sums)
+    _outputs(job, found, finite, v[2], tops, sums, out)

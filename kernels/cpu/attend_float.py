@@ -83,35 +83,37 @@ def _piece(q, places, count, k, v, factor, top, mass, acc):
 
 
 @kernel
-def _piece_of(item, job, q, ids, table, page_size, k, v, factor, found, finite, top, mass, acc):
-    rows, lengths, n_head_kv, heads, widths = job
+def _piece_of(item, job, q, k, v, factor, found, finite, sums):
+    rows, lengths, n_head_kv, heads, ids, widths, table, page_size = job
+    top, mass, acc = sums
     pieces = found.shape[2]
     i, g, piece = item // (n_head_kv * pieces), item // pieces % n_head_kv, item % pieces
-    width, first = widths[rows[i]], g * heads
-    start = min(width, piece * lengths[i])
-    stop = min(width, start + lengths[i])
+    start = min(widths[rows[i]], piece * lengths[i])
+    stop = min(widths[rows[i]], start + lengths[i])
     places = np.empty(stop - start, np.int64)
     count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
     found[i, g, piece] = count
     if count == 0:
         return
-    mine = slice(first, first + heads)
-    turned = np.empty((heads, q.shape[2]), np.float32)
-    turn(q[rows[i], mine], k[2], turned, finite[i, piece, mine])
+    mine = slice(g * heads, (g + 1) * heads)
+    query = q[rows[i], mine]
+    turned = np.empty(query.shape, np.float32)
+    turn(query, k[2], turned, finite[i, piece, mine])
     _piece(turned, places, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
 
 
 @kernel(parallel=True)
-def _pieces(items, job, q, ids, table, page_size, k, v, factor, found, finite, top, mass, acc):
+def _pieces(items, job, q, k, v, factor, found, finite, sums):
     for item in numba.prange(items):
         # The cast: numba types the item unsigned here, and would compile everything below a second time.
-        _piece_of(np.int64(item), job, q, ids, table, page_size, k, v, factor, found, finite, top, mass, acc)
+        _piece_of(np.int64(item), job, q, k, v, factor, found, finite, sums)
 
 
 @kernel
-def _merge(job, coding, found, finite, top, mass, acc, out):
+def _merge(job, coding, found, finite, sums, out):
     """Fold the pieces that hold cells in ascending order; rotated back and poisoned where that applies."""
-    rows, _, _, heads, _ = job
+    rows, heads = job[0], job[3]
+    top, mass, acc = sums
     for i in range(len(rows)):
         for head in range(out.shape[1]):
             row, g = out[rows[i], head], head // heads
@@ -145,19 +147,20 @@ def row_bytes(geometry, width, splits):
 def attend_rows(q, kv, rows, ids, widths, splits, out):
     """Float attention of the rows numbered ``rows`` [n] int64, all of ``kv``.
 
-    ``splits`` cuts each row's chunks of 64 cells into that many pieces of equal length (the last ones may be empty); None
-    makes every chunk a piece. The rest as ``attend_exact.attend_rows``.
+    ``splits`` cuts each row's chunks of 64 cells into that many pieces of equal length (the last ones may be empty);
+    None makes every chunk a piece. The rest as ``attend_exact.attend_rows``.
     """
     g = kv.pool.geometry
     k, v = flat(kv.pool.k), flat(kv.pool.v)
     chunks = -(-widths[rows] // CHUNK)
     pieces = int(chunks.max()) if splits is None else splits
     lengths = CHUNK * (np.ones_like(chunks) if splits is None else -(-chunks // splits))
-    job = rows, lengths, g.n_head_kv, g.group, widths
+    job = rows, lengths, g.n_head_kv, g.group, ids, widths, kv.table, kv.pool.page_size
     n = len(rows)
     found = np.empty((n, g.n_head_kv, pieces), np.int64)
     finite = np.empty((n, pieces, g.n_head), np.bool_)
-    sums = (*np.empty((2, n, pieces, g.n_head), np.float32), np.empty((n, pieces, g.n_head, g.head_dim), np.float32))
+    top, mass = np.empty((2, n, pieces, g.n_head), np.float32)
+    sums = top, mass, np.empty((n, pieces, g.n_head, g.head_dim), np.float32)
     factor = np.float32(np.log2(np.e) / np.sqrt(g.head_dim))
-    _pieces(found.size, job, q, ids, kv.table, kv.pool.page_size, k, v, factor, found, finite, *sums)
-    _merge(job, v[2], found, finite, *sums, out)
+    _pieces(found.size, job, q, k, v, factor, found, finite, sums)
+    _merge(job, v[2], found, finite, sums, out)

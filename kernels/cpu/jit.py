@@ -1,4 +1,4 @@
-"""How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source it was made from."""
+"""How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
 
 from pathlib import Path
 
