@@ -10,6 +10,7 @@ from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import numpy as np
 from llvmlite import ir
 from numba import cuda, types
 from numba.cuda import compile_ptx as _compile_ptx
@@ -33,6 +34,7 @@ __all__ = [
     "Properties",
     "address",
     "array_module",
+    "as_numpy",
     "compile_ptx",
     "cuda",
     "current_device",
@@ -47,6 +49,7 @@ __all__ = [
     "kernel",
     "launch",
     "libdevice",
+    "pinned",
     "properties",
     "set_dynamic_shared",
     "specialised",
@@ -111,6 +114,23 @@ def _properties(ordinal):
 def properties():
     """:class:`Properties` of the current device."""
     return _properties(current_device())
+
+
+def as_numpy(array):
+    """A NumPy copy of a CuPy array; waits for the current stream."""
+    return array_module().asnumpy(array)
+
+
+def pinned(shape, dtype):
+    """(NumPy array, CuPy array) of the same zeroed, page-locked memory of the host, which kernels write directly."""
+    cupy = array_module()
+    dtype = np.dtype(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    memory = cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
+    host = np.frombuffer(memory, dtype, count).reshape(shape)
+    host[...] = 0
+    pointer = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(memory.ptr, memory.size(), memory), 0)
+    return host, cupy.ndarray(shape, dtype, pointer)
 
 
 def address(array):

@@ -82,6 +82,7 @@ SHARED_LOADS = {
     "ld_shared_f32": ("ld.shared.f32", "f"),
     "ld_shared_v2_i32": ("ld.shared.v2.b32", "ii"),
     "ld_shared_v4_i32": ("ld.shared.v4.b32", "iiii"),
+    "ld_shared_v2_i64": ("ld.shared.v2.b64", "ll"),
     "ld_shared_v2_f32": ("ld.shared.v2.f32", "ff"),
     "ld_shared_v4_f32": ("ld.shared.v4.f32", "ffff"),
 }
@@ -94,6 +95,7 @@ SHARED_STORES = {
     "st_shared_f32": ("st.shared.f32", "f"),
     "st_shared_v2_i32": ("st.shared.v2.b32", "ii"),
     "st_shared_v4_i32": ("st.shared.v4.b32", "iiii"),
+    "st_shared_v2_i64": ("st.shared.v2.b64", "ll"),
     "st_shared_v2_f32": ("st.shared.v2.f32", "ff"),
     "st_shared_v4_f32": ("st.shared.v4.f32", "ffff"),
 }
@@ -113,6 +115,7 @@ GLOBAL_LOADS = {
 
 ORDERED_LOADS = {
     "ld_global_volatile_i32": ("ld.volatile.global.b32", "i"),
+    "ld_global_relaxed_i64": ("ld.relaxed.gpu.global.b64", "l"),
     "ld_global_acquire_i32": ("ld.acquire.gpu.global.b32", "i"),
 }
 
@@ -127,6 +130,8 @@ GLOBAL_STORES = {
     "st_global_v2_i64": ("st.global.v2.b64", "ll"),
     "st_global_v2_f32": ("st.global.v2.f32", "ff"),
     "st_global_v4_f32": ("st.global.v4.f32", "ffff"),
+    "st_global_relaxed_i64": ("st.relaxed.gpu.global.b64", "l"),
+    "st_global_v2_relaxed_i64": ("st.relaxed.gpu.global.v2.b64", "ll"),
     "st_global_release_i32": ("st.release.gpu.global.b32", "i"),
 }
 
@@ -168,6 +173,7 @@ A half is the low 16 bits of an int32. ``ex2_approx`` is for the float arithmeti
 
 MEMORY = {
     "cp_async_16": ("cp.async.cg.shared.global [$0],[$1],16;", "", "il"),
+    "cp_async_16_zfill": ("cp.async.cg.shared.global [$0],[$1],16,$2;", "", "ili"),
     "cp_async_commit": ("cp.async.commit_group;", "", ""),
     **{f"cp_async_wait_{n}": (f"cp.async.wait_group {n};", "", "") for n in range(4)},
     "red_shared_max_i32": ("red.shared.max.s32 [$0],$1;", "", "ii"),
@@ -180,6 +186,7 @@ MEMORY = {
     "fence_gpu": ("fence.acq_rel.gpu;", "", ""),
 }
 """Name -> (text, results, arguments). ``cp_async_16(shared, global)`` copies 16 bytes, which are there after the wait;
+with ``_zfill(shared, global, n)`` only the first n come from there, the others are zeros, and n = 0 reads nothing;
 ``atom_*`` return the old value, and the global ones order memory on both sides; ``atom_global_inc(address, limit)``
 counts up and starts again from 0 after ``limit``."""
 

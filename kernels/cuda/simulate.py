@@ -31,7 +31,7 @@ times a float32 stays float32 (numba: float64; the PTX checks look for that); fl
 NaN have other bits; two lanes that store one value into one word still count as a race. Functions of ``math`` would
 compute in double: use ``libdevice``.
 
-Speed: about a million simple operations a second; 256 lanes of an attention tile take about a second.
+Speed: exact attention of one row, 24 heads, 128 cells on 8 blocks of 256 lanes takes 1.6 s.
 """
 
 import contextlib
@@ -118,13 +118,18 @@ def _compiler():
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.wrap = launch, lambda array: array
     module.address = simulate_memory.address
-    module.array_module = lambda: np
+    module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
     module.current_device = lambda: 0
     module.specialised = per_device(module.current_device)
     module.properties = lambda: settings.properties
     module.Properties = Properties
     module.set_dynamic_shared = lambda kernel, args, nbytes: None
     return module
+
+
+def _pinned(shape, dtype):
+    array = np.zeros(shape, dtype)
+    return array, array
 
 
 def _package():

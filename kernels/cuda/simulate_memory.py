@@ -223,7 +223,7 @@ class GlobalMemory:
             fault("bounds", f"{what} of {size} bytes at global address {address:#x}: {near}")
         if not array.contiguous:
             fault("bounds", f"{what} by address in an array that is not contiguous (strides {array.strides})")
-        if address & (size - 1):
+        if size and address % (size & -size):
             fault("alignment", f"{what} of {size} bytes at global address {address:#x}")
         return array.data, offset
 

@@ -111,16 +111,17 @@ def _st_global(kind):
     return store
 
 
-_SHARED_LOADS = ("u8", "s8", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_f32", "v4_f32")
-_SHARED_STORES = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_f32", "v4_f32")
+_SHARED = ("i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
 _GLOBAL = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
-globals().update({f"ld_shared_{kind}": _ld_shared(kind) for kind in _SHARED_LOADS})
-globals().update({f"st_shared_{kind}": _st_shared(kind) for kind in _SHARED_STORES})
+globals().update({f"ld_shared_{kind}": _ld_shared(kind) for kind in ("u8", "s8", *_SHARED)})
+globals().update({f"st_shared_{kind}": _st_shared(kind) for kind in ("u8", "u16", *_SHARED)})
 globals().update({f"ld_global_{kind}": _ld_global(kind) for kind in _GLOBAL})
 globals().update({f"ld_global_{kind}_nc": _ld_global(kind) for kind in _GLOBAL})
 globals().update({f"st_global_{kind}": _st_global(kind) for kind in _GLOBAL})
 ld_global_volatile_i32 = ld_global_acquire_i32 = _ld_global("i32", looks=True)
-st_global_release_i32 = _st_global("i32")
+ld_global_relaxed_i64 = _ld_global("i64", looks=True)
+st_global_release_i32, st_global_relaxed_i64 = _st_global("i32"), _st_global("i64")
+st_global_v2_relaxed_i64 = _st_global("v2_i64")
 
 
 # Tensor cores. Fragments as the PTX reference gives them for m16n8k32 with 8-bit A and B.
@@ -284,10 +285,17 @@ def ex2_approx(x):
 
 def cp_async_16(shared, address):
     """Start a copy of 16 bytes; they are there after the wait."""
+    cp_async_16_zfill(shared, address, 16)
+
+
+def cp_async_16_zfill(shared, address, n):
+    """Start a copy of n bytes and 16 - n zeros."""
     lane = State.lane
-    data, offset = _find(address, 16, "asynchronous copy")
+    data, offset = _find(address, n, "asynchronous copy") if n else (b"", 0)
+    if address & 15:
+        fault("alignment", f"asynchronous copy from global address {address:#x}")
     lane.block.memory.writing(shared, 16, pending=True)
-    lane.open.append((shared, data, offset))
+    lane.open.append((shared, data, offset, n))
 
 
 def cp_async_commit():
@@ -302,8 +310,8 @@ def _wait(left):
         lane = State.lane
         cut = max(0, len(lane.groups) - left)
         for group in lane.groups[:cut]:
-            for shared, data, offset in group:
-                lane.block.memory.land(shared, data[offset : offset + 16])
+            for shared, data, offset, n in group:
+                lane.block.memory.land(shared, bytes(data[offset : offset + n]).ljust(16, b"\0"))
         del lane.groups[:cut]
 
     return wait

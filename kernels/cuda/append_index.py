@@ -1,0 +1,136 @@
+"""``append_index`` on CUDA: raw indexer keys into tail, dead key and pooled keys.
+
+Exact: the bytes of ``reference.exact.append_index``, one row or many. A warp takes a row: when it completes a block it
+looks back for the block's other keys, among the rows before it and then in the tail. The tail itself is written when
+every row has read it: after a barrier in a window, which is one thread block, or by a second launch.
+"""
+
+from .. import ops
+from .compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised, wrap
+from .device import DeviceIndex
+
+WARP, FULL = 32, 0xFFFFFFFF
+NAME = "append_index"
+WINDOW = 8
+"""Rows of one thread block, a warp each."""
+
+
+@specialised
+def append_kernels(idx_dim, n_rot, ratio, eps):
+    """(append, write_tail) for one geometry.
+
+    ``append``: grid (rows / 8), 256 lanes; with ``own_tail`` it is one block and writes the tail too.
+    ``write_tail``: one block of (ratio - 1) warps.
+    """
+    per, half = idx_dim // WARP, n_rot // 2
+    half_lanes = half // per
+    quarter = 1 / ratio
+
+    @device_function
+    def norm_rotate(x, weight, rope, lane):
+        total = libdevice.fmul_rn(x[0], x[0])
+        for i in range(1, per):
+            total = libdevice.fadd_rn(total, libdevice.fmul_rn(x[i], x[i]))
+        for stride in (16, 8, 4, 2, 1):
+            total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL, total, stride))
+        mean = libdevice.fdiv_rn(total, float32(idx_dim))
+        root = libdevice.fsqrt_rn(libdevice.fadd_rn(mean, float32(eps)))
+        inverse = libdevice.fdiv_rn(float32(1), root)
+        # Dims i and i + half lie half_lanes apart; lanes beyond the rotated dims exchange with themselves.
+        partner = lane
+        if lane < half_lanes:
+            partner = int32(lane + half_lanes)
+        elif lane < 2 * half_lanes:
+            partner = int32(lane - half_lanes)
+        for i in range(per):
+            x[i] = libdevice.fmul_rn(libdevice.fmul_rn(x[i], inverse), weight[lane * per + i])
+            other = cuda.shfl_sync(FULL, x[i], partner)
+            if partner != lane:
+                place = min(lane, partner) * per + i
+                straight = libdevice.fmul_rn(x[i], rope[place])
+                crossed = libdevice.fmul_rn(other, rope[half + place])
+                x[i] = libdevice.fsub_rn(straight, crossed) if lane < partner else libdevice.fadd_rn(straight, crossed)
+
+    @device_function
+    def store_tail(raw, steps, tail, rows, place, lane):
+        for back in range(rows):
+            row = rows - 1 - back
+            pos = steps[row, 0]
+            if pos >= 0 and pos % ratio == place:
+                for i in range(per):
+                    tail[place, lane * per + i] = raw[row, lane * per + i]
+                return
+
+    @kernel()
+    def append_index_kernel(raw, steps, tail, dead, pooled, weight, rope, rope0, rows, own_tail):
+        lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
+        row = int32(cuda.blockIdx.x * WINDOW + warp)
+        pos = steps[row, 0] if row < rows else int32(-1)
+        x = cuda.local.array(per, float32)
+        if pos == 0:
+            for i in range(per):
+                x[i] = raw[row, lane * per + i]
+            norm_rotate(x, weight, rope0, lane)
+            for i in range(per):
+                dead[lane * per + i] = x[i]
+        block = int32(pos // ratio)
+        if pos >= 0 and pos % ratio == ratio - 1 and block < pooled.shape[0]:
+            for place in range(ratio - 1):
+                before = int32(row - 1)
+                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != place):
+                    before = int32(before - 1)
+                for i in range(per):
+                    key = raw[before, lane * per + i] if before >= 0 else tail[place, lane * per + i]
+                    x[i] = key if place == 0 else libdevice.fadd_rn(x[i], key)
+            for i in range(per):
+                x[i] = libdevice.fmul_rn(libdevice.fadd_rn(x[i], raw[row, lane * per + i]), float32(quarter))
+            norm_rotate(x, weight, rope[block], lane)
+            for i in range(per):
+                pooled[block, lane * per + i] = x[i]
+        if own_tail:
+            cuda.syncthreads()
+            if warp < ratio - 1:
+                store_tail(raw, steps, tail, rows, warp, lane)
+
+    @kernel()
+    def write_tail_kernel(raw, steps, tail, rows):
+        lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
+        store_tail(raw, steps, tail, rows, warp, lane)
+
+    return append_index_kernel, write_tail_kernel
+
+
+def fits(geometry):
+    """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every place of the tail."""
+    per, rest = divmod(geometry.idx_dim, WARP)
+    return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW + 1
+
+
+def append_index(raw, steps, index: DeviceIndex):
+    """Append the raw indexer key of every row, in order.
+
+    raw    [rows, idx_dim] float32 on the device, neither normed nor rotated
+    steps  [rows, 4] int32 on the device; a row with pos -1 appends nothing; positions of one call ascend
+    index  a DeviceIndex; a block beyond it is not written
+
+    Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched shapes. Windows of up
+    to 8 rows are one launch, longer calls two.
+    """
+    g, rows = index.geometry, len(raw)
+    if raw.ndim != 2 or raw.shape[1] != g.idx_dim:
+        raise ValueError(f"raw: shape {raw.shape}: must be [rows, {g.idx_dim}]")
+    if steps.shape != (rows, 4):
+        raise ValueError(f"steps: shape {steps.shape}: must be ({rows}, 4)")
+    if not fits(g):
+        return ops.refuse(NAME, "geometry")
+    if not rows:
+        return True
+    append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
+    views = index.views
+    raw, steps = wrap(raw), wrap(steps)
+    window = rows <= WINDOW
+    fields = [views[name] for name in ("tail", "dead", "pooled", "weight", "rope", "rope0")]
+    launch(append, -(-rows // WINDOW), WINDOW * WARP, (raw, steps, *fields, rows, int(window)))
+    if not window:
+        launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, views["tail"], rows))
+    return True

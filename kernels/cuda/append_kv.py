@@ -1,0 +1,227 @@
+"""``append_kv`` on CUDA: encode K and V of new cells and write them into pages and the host copy.
+
+Exact: the bytes of ``reference.append_kv``. One warp takes one vector of head_dim values, a run of consecutive dims per
+lane, so that groups, the rotation and the packing of nibbles are shuffles. Which page a row goes to is read on the
+device, from the step record and the page table, so a captured graph follows both.
+"""
+
+from ...reference.formats import GROUP
+from .. import ops
+from .compiler import (
+    cuda,
+    device_function,
+    float32,
+    int32,
+    int64,
+    kernel,
+    launch,
+    libdevice,
+    specialised,
+)
+from .device import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
+from .ptx import (
+    float_to_half,
+    half_to_float,
+    ld_global_i32,
+    rint_s32,
+    st_global_u8,
+    st_global_u16,
+    trunc_s32,
+)
+
+WARP, FULL = 32, 0xFFFFFFFF
+NAME = "append_kv"
+INT8, Q4_0, FP16 = range(len(CODINGS))
+PAGE_TABLE, PAGE_SIZE, TABLE_SIZE, K_CODING, V_CODING = map(
+    SLOT_FIELDS.index, ("table", "page_size", "table_size", "k_coding", "v_coding")
+)
+HOST = SLOT_FIELDS.index("host_k_codes")
+
+
+@device_function
+def group_max(x, lanes):
+    """Largest value over runs of ``lanes`` lanes, a power of two."""
+    stride = int32(1)
+    while stride < lanes:
+        x = libdevice.fmaxf(x, cuda.shfl_xor_sync(FULL, x, stride))
+        stride = int32(stride * 2)
+    return x
+
+
+def build(coding, head_dim):
+    """Device function ``encode(x, codes, scales, lane)``: codes of ``x`` [per lane] float32 to the address ``codes``,
+    scales to ``scales``; either address 0 is left out by the caller. One function per coding and head_dim."""
+    per = head_dim // WARP
+    group_lanes = GROUP.get(coding, head_dim) // per
+    half_lanes = group_lanes // 2
+    factor = head_dim**-0.5
+
+    @device_function
+    def int8(x, code, lane):
+        amax = float32(0)
+        for i in range(per):
+            amax = libdevice.fmaxf(amax, libdevice.fabsf(x[i]))
+        scale = float_to_half(libdevice.fdiv_rn(group_max(amax, group_lanes), float32(127)))
+        stored = half_to_float(scale)
+        for i in range(per):
+            code[i] = int32(0)
+            if stored > float32(0):
+                code[i] = int32(max(-127, min(127, rint_s32(libdevice.fdiv_rn(x[i], stored)))))
+        return scale
+
+    @device_function
+    def rotate(x, lane):
+        stride = 1
+        while stride < per:
+            for i in range(per):
+                if i & stride == 0:
+                    low, high = x[i], x[i + stride]
+                    x[i] = libdevice.fadd_rn(low, high)
+                    x[i + stride] = libdevice.fsub_rn(low, high)
+            stride *= 2
+        step = int32(1)
+        while step < WARP:
+            for i in range(per):
+                own = x[i]
+                other = cuda.shfl_xor_sync(FULL, own, step)
+                if lane & step:
+                    x[i] = libdevice.fsub_rn(other, own)
+                else:
+                    x[i] = libdevice.fadd_rn(own, other)
+            step = int32(step * 2)
+        for i in range(per):
+            x[i] = libdevice.fmul_rn(x[i], float32(factor))
+
+    @device_function
+    def q4_0(x, code, lane):
+        rotate(x, lane)
+        high, low = x[0], -x[0]
+        for i in range(1, per):
+            high = libdevice.fmaxf(high, x[i])
+            low = libdevice.fmaxf(low, -x[i])
+        high, low = group_max(high, group_lanes), group_max(low, group_lanes)
+        extreme = -low
+        if high >= low:
+            extreme = high
+        d = libdevice.fdiv_rn(extreme, float32(-8))
+        scale = float_to_half(d)
+        inverse = float32(0)
+        if half_to_float(scale) != float32(0):
+            inverse = libdevice.fdiv_rn(float32(1), d)
+        for i in range(per):
+            level = libdevice.fadd_rn(libdevice.fmul_rn(x[i], inverse), float32(8.5))
+            own = int32(max(0, min(15, trunc_s32(level))))
+            # Element j of a group shares a byte with element j + 16, half the group's lanes away.
+            code[i] = int32(own | (cuda.shfl_xor_sync(FULL, own, half_lanes) << 4))
+        return scale
+
+    @device_function
+    def fp16(x, code, lane):
+        for i in range(per):
+            code[i] = float_to_half(x[i])
+        return int32(0)
+
+    @device_function
+    def store_int8(code, scale, codes, scales, vector, lane):
+        place = codes + vector * head_dim + lane * per
+        for i in range(per):
+            st_global_u8(place + i, code[i])
+        if lane % group_lanes == 0:
+            st_global_u16(scales + (vector * (WARP // group_lanes) + lane // group_lanes) * 2, scale)
+
+    @device_function
+    def store_q4_0(code, scale, codes, scales, vector, lane):
+        within = lane % group_lanes
+        if within < half_lanes:
+            place = codes + vector * (head_dim // 2) + (lane // group_lanes) * 16 + within * per
+            for i in range(per):
+                st_global_u8(place + i, code[i])
+        if within == 0:
+            st_global_u16(scales + (vector * (WARP // group_lanes) + lane // group_lanes) * 2, scale)
+
+    @device_function
+    def store_fp16(code, scale, codes, scales, vector, lane):
+        place = codes + (vector * head_dim + lane * per) * 2
+        for i in range(per):
+            st_global_u16(place + 2 * i, code[i])
+
+    encode, store = {"int8": (int8, store_int8), "q4_0": (q4_0, store_q4_0), "fp16": (fp16, store_fp16)}[coding]
+    return encode, store
+
+
+@specialised
+def append_kernel(coding, n_head_kv, head_dim):
+    """The kernel for one coding. Grid (rows, n_head_kv, sides), a warp each; side ``first_side`` + z is K (0) or V (1).
+
+    ``slots`` [rows] int32, read when ``several``; ``table`` a slot table. Rows of a slot whose side has another coding
+    are left alone.
+    """
+    encode, store = build(coding, head_dim)
+    number, per = CODINGS.index(coding), head_dim // WARP
+
+    @kernel()
+    def append_kv_kernel(k, v, steps, slots, several, table, first_side):
+        row, head = int32(cuda.blockIdx.x), int32(cuda.blockIdx.y)
+        side, lane = int32(cuda.blockIdx.z + first_side), int32(cuda.threadIdx.x)
+        pos, slot = steps[row, 0], slots[row] if several else int32(0)
+        if pos < 0 or table[slot, K_CODING + side] != number:
+            return
+        page_size = int32(table[slot, PAGE_SIZE])
+        logical, place = int32(pos // page_size), int32(pos % page_size)
+        if logical >= table[slot, TABLE_SIZE]:
+            return
+        x, code = cuda.local.array(per, float32), cuda.local.array(per, int32)
+        for i in range(per):
+            x[i] = k[row, head, lane * per + i] if side == 0 else v[row, head, lane * per + i]
+        scale = encode(x, code, lane)
+        page = int64(ld_global_i32(table[slot, PAGE_TABLE] + int64(logical) * 4))
+        if page >= 0:
+            vector = (page * n_head_kv + head) * page_size + place
+            store(code, scale, table[slot, 2 * side], table[slot, 2 * side + 1], vector, lane)
+        if table[slot, HOST] != 0:
+            vector = (int64(logical) * n_head_kv + head) * page_size + place
+            store(code, scale, table[slot, HOST + 2 * side], table[slot, HOST + 2 * side + 1], vector, lane)
+
+    return append_kv_kernel
+
+
+def fits(coding, head_dim):
+    """Whether a warp can hold a vector of ``head_dim`` values of ``coding``: whole lanes to a group and to its half."""
+    per, rest = divmod(head_dim, WARP)
+    group = GROUP.get(coding, head_dim)
+    lanes = group // per if per and group % per == 0 else 0
+    power = lanes & (lanes - 1) == 0
+    return rest == 0 and lanes > (1 if coding == "q4_0" else 0) and power and lanes <= WARP
+
+
+def append_kv(k, v, kv, steps, slots=None):
+    """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
+
+    k, v   [rows, n_head_kv, head_dim] float32 on the device, finite; K already normed and rotated by position
+    kv     a DeviceKV, or a list of them with ``slots`` [rows] int32 (on the device) naming each row's
+    steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, writes nothing
+
+    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched shapes. Nothing is
+    synchronised, so values that no scale can hold are not reported: their scale is infinite and their codes are 0.
+    """
+    kvs = [kv] if isinstance(kv, DeviceKV) else list(kv)
+    g, rows = kvs[0].geometry, len(k)
+    if k.shape != (rows, g.n_head_kv, g.head_dim) or v.shape != k.shape:
+        raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [rows, {g.n_head_kv}, {g.head_dim}]")
+    if steps.shape != (rows, 4):
+        raise ValueError(f"steps: shape {steps.shape}: must be ({rows}, 4)")
+    if slots is None and len(kvs) > 1:
+        raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
+    if slots is not None and slots.shape != (rows,):
+        raise ValueError(f"slots: shape {slots.shape}: must be ({rows},)")
+    sides = {side.coding for one in kvs for side in (one.k, one.v)}
+    if any(one.geometry != g for one in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
+        return ops.refuse(NAME, "geometry")
+    several, slots = slots is not None, kvs[0].table if slots is None else slots
+    for coding in sorted(sides):
+        used = [i for i in (0, 1) if any((one.k, one.v)[i].coding == coding for one in kvs)]
+        grid = (rows, g.n_head_kv, len(used))
+        if rows:
+            write = append_kernel(coding, g.n_head_kv, g.head_dim)
+            launch(write, grid, WARP, (k, v, steps, slots, int(several), slot_table(kvs), used[0]))
+    return True
