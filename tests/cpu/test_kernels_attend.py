@@ -49,17 +49,22 @@ def test_the_real_geometry_gives_the_exact_bytes(fmt):
     assert same_bytes(cpu.attend(q, kv, ids, steps, schedule="split"), want)
 
 
-def test_sixty_five_thousand_cells_of_the_largest_codes():
-    """Past 16,384 cells the float64 sums are folded: all weights 2^30, codes of 127, so nothing averages out."""
-    k = np.zeros((65000, 1, 64), np.float32)
-    wide = Geometry(n_head=2, n_head_kv=1, head_dim=64, n_rot=16)
-    q, ids = np.ones((1, 2, 64), np.float32), np.arange(65000, dtype=np.int32)[None]
-    v = np.tile(np.float32([[[1.0], [-1.0]]]), (32500, 1, 64)).reshape(65000, 1, 64)
-    v[:40000] = 1.0
-    kv = store(k, v, "int8", 512, wide)
-    want = attend(q, kv, ids, record(65000))
+def test_sums_beyond_53_bits_are_exact():
+    """70,000 cells of code 127 and weight near 2^31 reach 2^54, then as many of -127 and one cell of 1 take all but the
+    last away: float64 sums that are not folded into int64 every 16,384 cells keep a rounding error instead."""
+    one_head = Geometry(n_head=2, n_head_kv=1, head_dim=64, n_rot=16)
+    n = 140_001
+    k = np.ones((n, 1, 64), np.float32)
+    v = np.full((n, 1, 64), 127 * 0.999, np.float32)
+    v[70_000:] *= -1
+    v[-1, 0, 1:] = 1
+    kv = store(k, v, "int8", 512, one_head)
+    q = np.full((1, 2, 64), 0.97 / (64 * np.log2(np.e) / 8), np.float32)  # scores of 0.97: exp2's fraction near 2
+    ids = np.arange(n, dtype=np.int32)[None]
+    want = attend(q, kv, ids, record(n))
+    assert 0 < want[0, 0, 1] < 1e-4
     for schedule in ("batch", "split"):
-        assert same_bytes(cpu.attend(q, kv, ids, record(65000), schedule=schedule), want)
+        assert same_bytes(cpu.attend(q, kv, ids, record(n), schedule=schedule), want)
 
 
 @given(
