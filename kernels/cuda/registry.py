@@ -1,0 +1,115 @@
+"""The table of CUDA kernels: what each is compiled for, and what its machine code must and must not hold.
+
+A new kernel gets a row here; a test compares the table with the sources.
+"""
+
+from dataclasses import dataclass
+
+TENSOR_CORE = ("mma.sync.aligned.m16n8k32",)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A kernel built for one geometry.
+
+    ``signature`` is numba's; a Python integer is int64 at a launch. ``exact``: no fused, approximate or flushing float
+    instruction, and no float64. ``hot``: no stack and no spills. ``expect``: texts its PTX holds. ``minimum``:
+    the least compute capability, (7, 5) where there is a form without tensor cores.
+    """
+
+    name: str
+    module: str
+    kernel: object
+    signature: str
+    exact: bool = True
+    hot: bool = True
+    expect: tuple[str, ...] = ()
+    minimum: tuple[int, int] = (7, 5)
+
+
+_F1, _F2, _F3 = "float32[::1]", "float32[:, ::1]", "float32[:, :, ::1]"
+_I1, _I2 = "int32[::1]", "int32[:, ::1]"
+
+
+def _signature(*types):
+    return f"void({', '.join(types)})"
+
+
+def _append_kv():
+    from .append_kv import append_kernel
+
+    signature = _signature(_F3, _F3, _I2, _I1, "int64", "int64[:, ::1]", "int64")
+    for coding in ("int8", "q4_0", "fp16"):
+        yield f"append_kv_{coding}", append_kernel.build(coding, 2, 256), signature, {}
+
+
+def _append_index():
+    from .append_index import append_kernels
+
+    append, write_tail = append_kernels.build(128, 64, 4, 1e-6)
+    yield "append_index", append, _signature(_F2, _I2, _F2, _F1, _F2, _F1, _F2, _F1, "int64", "int64"), {}
+    yield "append_index_tail", write_tail, _signature(_F2, _I2, _F2, "int64"), {}
+
+
+def _block_scores():
+    from .block_scores import butterfly, transposed
+
+    arrays = (_F3, _F2, _F1, _I2, _F2)
+    yield "block_scores_butterfly", butterfly, _signature(*arrays, *["int64"] * 4), {}
+    yield "block_scores_transposed", transposed, _signature(*arrays, *["int64"] * 3), {}
+
+
+def _select_kernels():
+    from .select import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS
+    from .select_kernels import one_block, spread
+
+    arrays = (_F2, _I2, _I2)
+    forms = [(turns, True, True) for turns in REGISTER_TURNS] + [(CHUNK_TURNS, False, scan) for scan in (False, True)]
+    for turns, held, scan in forms:
+        name = f"select_{'registers' if held else 'scan' if scan else 'wide'}_{turns}"
+        yield name, one_block.build(turns, held, scan, 4), _signature(*arrays, "int64", "int64"), {}
+    yield "select_spread", spread.build(SLICE_TURNS, 4), _signature(*arrays, _I2, *["int64"] * 3), {}
+
+
+def _attend_pieces():
+    from .attend_pieces import pieces_kernel
+
+    signature = _signature(_F3, _I2, _I2, _I1, _F1, "UniTuple(int64, 28)", *["int64"] * 6)
+    # Not hot: at two blocks a multiprocessor most targets spill some of the 128 registers.
+    fields = {"exact": False, "hot": False}
+    for codings in (("int8", "int8"), ("q4_0", "q4_0"), ("int8", "q4_0"), ("fp16", "fp16")):
+        yield f"attend_pieces_{'_'.join(codings)}", pieces_kernel.build(12, 256, *codings), signature, fields
+
+
+def _attend_merge():
+    from .attend_merge import merge_kernel
+
+    signature = _signature(_F1, _I2, _I1, _F3, *["int64"] * 7)
+    for rotated in (False, True):
+        kernel = merge_kernel.build(12, 256, rotated)
+        yield f"attend_merge{'_rotated' * rotated}", kernel, signature, {"exact": False}
+
+
+_MODULES = {
+    "append_kv": _append_kv,
+    "append_index": _append_index,
+    "block_scores": _block_scores,
+    "select_kernels": _select_kernels,
+    "attend_pieces": _attend_pieces,
+    "attend_merge": _attend_merge,
+}
+"""Module of this package that defines kernels -> its rows (name, kernel, signature, fields of :class:`Registered`)."""
+
+
+def modules():
+    """Names of the modules whose kernels the table holds."""
+    return tuple(_MODULES)
+
+
+def registered():
+    """Every row of the table. Needs numba-cuda; raises ImportError without it."""
+    return [
+        Registered(name, module, kernel, signature, **fields)
+        for module, rows in _MODULES.items()
+        for name, kernel, signature, fields in rows()
+    ]

@@ -1,0 +1,85 @@
+"""What the compiler makes of the CUDA kernels, read without a GPU."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numba.cuda", reason="numba-cuda is missing (extra cuda12 or cuda13)")
+from qsa.kernels.cuda import ptxcheck, registry
+from qsa.kernels.cuda.compiler import NAME, compile_ptx, cuda, float32, kernel, libdevice
+
+if NAME != "numba-cuda" or not hasattr(cuda, "compile_ptx"):
+    pytest.skip("numba without numba-cuda", allow_module_level=True)
+if ptxcheck.find_ptxas() is None:
+    pytest.skip("ptxas is missing (extra cuda12 or cuda13)", allow_module_level=True)
+
+ROWS = registry.registered()
+
+
+@pytest.fixture(scope="session")
+def folder(request):
+    return request.config.cache.mkdir("ptx")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
+def test_kernel(row, folder):
+    """Compiles for every target; an exact kernel holds no inexact float instruction, a hot one no stack and no
+    spill."""
+    for target, report in ptxcheck.reports(row, folder).items():
+        name = f"{row.name} for sm_{target[0]}{target[1]}"
+        assert not report.missing, f"{name}: lacks {report.missing}"
+        if row.exact:
+            assert not report.inexact, f"{name}: {report.inexact}"
+        if row.hot:
+            assert (report.stack, report.spills) == (0, 0), f"{name}: stack {report.stack}, spills {report.spills}"
+        # A block of the kernel's own size must fit the 65,536 registers of a multiprocessor.
+        bounds = row.kernel.targetoptions.get("launch_bounds")
+        if bounds:
+            assert bounds[0] * report.registers <= 65536, f"{name}: {report.registers} registers"
+
+
+def test_every_kernel_is_in_the_table():
+    """A file that defines a kernel has rows, each kernel function among them."""
+    here = Path(ptxcheck.__file__).parent
+    for path in sorted(here.glob("*.py")):
+        defined = set(re.findall(r"@kernel\(.*\)\n\s*def (\w+)", path.read_text()))
+        held = {row.kernel.py_func.__name__ for row in ROWS if row.module == path.stem}
+        assert defined == held, path.name
+
+
+def test_the_check_finds_what_it_looks_for():
+    """Contracted, approximate and float64 arithmetic, and a stack, in kernels made to have them."""
+
+    @kernel()
+    def fused(x):
+        x[0] = x[0] * x[1] + x[2]
+
+    @kernel()
+    def approximate(x):
+        x[0] = libdevice.fast_expf(x[0])
+
+    @kernel()
+    def doubled(x):
+        x[0] = x[0] * 3 + x[1]
+
+    @kernel()
+    def apart(x):
+        x[0] = libdevice.fadd_rn(libdevice.fmul_rn(x[0], x[1]), x[2])
+
+    @kernel()
+    def indexed(x):
+        local = cuda.local.array(64, float32)
+        for i in range(64):
+            local[i] = x[i]
+        for i in range(64):
+            x[i] = local[int(x[64 + i])]
+
+    signature, target = "void(float32[::1])", (8, 0)
+    for wrong, text in ((fused, "fma"), (approximate, ".approx"), (doubled, ".f64")):
+        found = ptxcheck.inexact_instructions(compile_ptx(wrong, signature, target))
+        assert any(text in name for name in found), (wrong.py_func.__name__, found)
+    assert ptxcheck.inexact_instructions(compile_ptx(apart, signature, target)) == ()
+    assert ptxcheck.assemble(compile_ptx(indexed, signature, target), target)["stack"] >= 256
+    with pytest.raises(RuntimeError, match="ptxas"):
+        ptxcheck.assemble("no PTX", target)
