@@ -58,13 +58,15 @@ def _chosen(arguments, arithmetic):
 
 
 def _check_target(option, path):
-    """Raises ValueError when ``path`` cannot be written: better before the run than after it."""
+    """Raises ValueError when ``path`` cannot be written: better before the run than after it. Makes its folder."""
     if path is None:
         return
-    path = Path(path)
-    existing = next((folder for folder in path.absolute().parents if folder.exists()), None)
-    if path.is_dir() or existing is None or not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ValueError(f"{option} = {str(path)!r}: must be a file in a folder that can be written")
+    try:
+        if Path(path).is_dir():
+            raise IsADirectoryError("it is a folder")
+        report.probe(path)
+    except OSError as error:
+        raise ValueError(f"{option} = {path!r}: must be a file that can be written: {error}") from error
 
 
 def run(arguments):

@@ -4,10 +4,8 @@ The case string of a golden is its recipe. On a mismatch the record names the bl
 same recipe, so that the first wrong element can be shown too.
 """
 
-from functools import partial
+from functools import cache
 from types import SimpleNamespace
-
-import numpy as np
 
 from qsa.golden import case
 from qsa.golden.families import FAMILIES, grid, produce
@@ -19,52 +17,65 @@ from .compare import equal, verdict
 from .localise import explain
 from .margins import margins
 
-AXES = {"attend": ("row", "head", "dim"), "select": ("row", "place")}
+AXES = {"out": ("row", "head", "dim"), "ids": ("row", "place"), "scores": ("row", "block"), "pooled": ("block", "dim")}
+"""Names of the axes of outputs; of the others the first is a row."""
+
+
+@cache
+def _names():
+    """Case string -> name of every golden of the grid and of the folder, in the order of the names."""
+    store = Store()
+    known = grid() | {name: store.load(name)["case"] for name in store.names()}
+    return {known[name]: name for name in sorted(known)}
 
 
 def cases(arithmetic):
     """(case string, recipe) of every golden of the grid and of the folder, in the order of their names."""
-    store = Store()
-    known = grid() | {name: store.load(name)["case"] for name in store.names()}
-    for name in sorted(known):
-        family, recipe = case.parse(known[name])
-        yield known[name], {"family": family, **recipe}
+    for text in _names():
+        family, recipe = case.parse(text)
+        yield text, {"family": family, **recipe}
 
 
 def check(backend, recipe):
-    """The comparisons of one golden, or of a recipe of which there is no golden with the reference."""
+    """The comparisons of one golden; of a recipe that has none, with the reference."""
     family = recipe["family"]
     recipe = {key: value for key, value in recipe.items() if key != "family"}
     if family == "attend" and backend.arithmetic != "exact":
         raise UnsupportedError("goldens: attention is stored in the exact arithmetic")
-    text = case.format(family, recipe)
-    store = Store()
-    name = next((name for name in store.names() if store.load(name)["case"] == text), None)
-    kept = {}
+    text, produced = case.format(family, recipe), []
 
-    def compute(**given):
-        kept["got"] = np.array(getattr(backend, family)(**given))
-        return kept["got"]
+    def produce_here(family, recipe):
+        produced.append(produce(family, recipe, compute={family: getattr(backend, family)}))
+        return produced[-1]
 
+    name = _names().get(text)
     if name is None:
-        if text in grid().values():
-            raise GoldenError(f"{text}: there is no record: `qsa golden regen` and `accept`")
-        compute(**FAMILIES[family].make_inputs(recipe))
-        return [_in_full(backend, family, recipe, kept["got"])]
-    lines = store.check(name, partial(produce, compute={family: compute}))
-    size = kept["got"].size
-    found = verdict(f"golden {name}", len(lines), 0, "a hash of the exact arithmetic", size=size, notes=lines)
-    return [found] if found.passed else [found, _in_full(backend, family, recipe, kept["got"])]
+        return _in_full(backend, family, recipe, produce_here(family, recipe))
+    store = Store()
+    if name not in store.names():
+        raise GoldenError(f"{name}: there is no record: `qsa golden regen {name}`, then `accept`")
+    lines = store.check(name, produce_here)
+    size = sum(output.size for output in produced[-1].outputs.values())
+    found = verdict(f"golden {name}", len(lines), 0, "a hash has one right value", size=size, notes=lines)
+    return [found] if found.passed else [found, *_in_full(backend, family, recipe, produced[-1])]
 
 
-def _in_full(backend, family, recipe, got):
-    """The result against the reference's own, element by element."""
+def _in_full(backend, family, recipe, produced):
+    """Every output against the reference's own, element by element."""
+    right = produce(family, recipe).outputs
+    found = []
+    for name, expected in right.items():
+        got = produced.outputs[name]
+        one = equal(f"{family}: {name}", expected, got, AXES.get(name, ("row", "axis 1", "axis 2")))
+        found.append(one if one.passed else one.noted(*_explained(backend, family, recipe, expected, got)))
+    return found
+
+
+def _explained(backend, family, recipe, expected, got):
+    if got.shape != expected.shape or family not in ("attend", "select"):
+        return ()
     given = FAMILIES[family].make_inputs(recipe)
-    expected = next(iter(FAMILIES[family].produce(recipe).outputs.values()))
-    found = equal(f"{family}: against the reference", expected, got, AXES[family])
-    if found.passed or got.shape != expected.shape:
-        return found
     if family == "attend":
-        return found.noted(*explain(backend, SimpleNamespace(**given), expected, got))
+        return explain(backend, SimpleNamespace(**given), expected, got)
     classes = margins(expected, got, given["scores"], given["steps"])
-    return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+    return f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from rich import box
 from rich.table import Table
 
-from .suite import MODULES, STATUSES
+from .suite import MODULES, STATUSES, printable
 
 
 def as_json(tally, environment):
@@ -42,7 +42,7 @@ def as_junit(tally, environment, backend):
         properties = ElementTree.SubElement(suite, "properties")
         for key, value in environment.items():
             text = value if isinstance(value, str) else json.dumps(value)
-            ElementTree.SubElement(properties, "property", name=key, value=_printable(text))
+            ElementTree.SubElement(properties, "property", name=key, value=printable(text))
         for result in results:
             _junit_case(suite, name, result, backend)
     ElementTree.indent(root)
@@ -51,27 +51,32 @@ def as_junit(tally, environment, backend):
 
 def _junit_case(suite, name, result, backend):
     entry = ElementTree.SubElement(
-        suite, "testcase", classname=name, name=_printable(result.case.text), time=f"{result.seconds:.3f}"
+        suite, "testcase", classname=name, name=printable(result.case.text), time=f"{result.seconds:.3f}"
     )
-    lines = [_printable(line) for line in result.lines(backend)]
+    lines = [printable(line) for line in result.lines(backend)]
     if result.status == "failed":
         ElementTree.SubElement(entry, "failure", message=lines[0].strip()).text = "\n".join(lines)
     elif result.status == "unsupported":
-        ElementTree.SubElement(entry, "skipped", message=_printable(result.reason))
+        ElementTree.SubElement(entry, "skipped", message=printable(result.reason))
 
 
-def _printable(text):
-    """XML 1.0 has no word for control characters, and a backend's error text may hold any."""
-    return "".join(
-        c if c in "\t\n" or " " <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" else "?" for c in text
-    )
+def _temporary(path):
+    """(handle, name) of a new file beside ``path``, whose folder is made when missing."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+
+
+def probe(path):
+    """Make the folder of ``path`` and see that a file can be written there. Raises OSError."""
+    handle, temporary = _temporary(path)
+    os.close(handle)
+    os.unlink(temporary)
 
 
 def write(path, text):
-    """Write ``text`` to ``path`` in one step, its folder made when missing. Raises OSError."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    """Write ``text`` to ``path`` in one step. Raises OSError."""
+    handle, temporary = _temporary(path)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)

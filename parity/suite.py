@@ -146,7 +146,17 @@ def run_case(one, backend):
 
 def _describe(error):
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error}\nat {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+    text = f"{type(error).__name__}: {error}\nat {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+    return printable(text)
+
+
+def printable(text):
+    """``text`` with ? for what neither a terminal nor XML should see: a backend's error text may hold anything."""
+    return "".join(c if c in "\t\n" or (c >= " " and not "\x7f" <= c <= "\x9f" and _whole(c)) else "?" for c in text)
+
+
+def _whole(c):
+    return not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff"
 
 
 def run(cases, backend, heard=lambda result: None):
