@@ -159,7 +159,7 @@ def _sanitizer_steps():
 
 
 def _benchmark_steps():
-    yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark)
+    yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark, seconds=420)
 
 
 SECTIONS = {
