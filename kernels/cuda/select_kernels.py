@@ -35,6 +35,15 @@ SCAN_BITS, WALK_BITS = 11, 8
 MOST_BEST = 1024
 """Blocks that a row may select at most."""
 
+MAX_TURNS = 33
+"""Keys that a lane may hold."""
+
+ROUNDS = 4
+"""Rounds of the search that always find the key itself: bins of 8 bits, or fewer of 11."""
+
+FEW_TURNS = 2
+"""Keys a lane holds of those left after :func:`held_search` dropped most."""
+
 # Places in shared memory, in bytes.
 BINS = 0
 TOTALS = BINS + 4 * (1 << SCAN_BITS)
@@ -42,7 +51,9 @@ LEAST = TOTALS + 4 * WARPS
 MOST = LEAST + 4 * WARPS
 STATE = MOST + 4 * WARPS
 CHOSEN = STATE + 16
-SHARED_WORDS = CHOSEN // 4 + MOST_BEST
+WORDS = CHOSEN + 4 * MOST_BEST
+FEW = WORDS + 4 * WARPS * (MAX_TURNS + 1)
+SHARED_WORDS = FEW // 4 + FEW_TURNS * THREADS
 
 
 @device_function
@@ -88,14 +99,24 @@ def _before_warp(totals, x):
     if _lane() == 0:
         st_shared_i32(int32(totals + _warp() * 4), x)
     cuda.syncthreads()
-    return _below(totals)
+    before, _ = _below(totals)
+    return before
 
 
 @device_function
 def _below(totals):
-    """Sum of the words at ``totals`` of the warps below this one."""
+    """(sum of the words at ``totals`` of the warps below this one, sum of all)."""
     total = ld_shared_i32(int32(totals + _lane() * 4))
-    return int32(cuda.shfl_sync(ALL, int32(_scan(total) - total), _warp()))
+    upto = _scan(total)
+    return int32(cuda.shfl_sync(ALL, int32(upto - total), _warp())), int32(cuda.shfl_sync(ALL, upto, 31))
+
+
+@device_function
+def key_at(source, coded, element):
+    """Key of ``element`` at the address ``source``: of a float32 score, or the ``coded`` key itself."""
+    if coded:
+        return uint32(ld_global_i32(source + int64(element) * 4))
+    return selection_key(ld_global_f32_nc(source + int64(element) * 4))
 
 
 def search(turns, held, scanned):
@@ -116,13 +137,9 @@ def search(turns, held, scanned):
         place = source + int64(int32(start + _lane())) * 4
         room = int32(end - start - _lane())
         for i in range(turns):
-            key = uint32(0)
+            keys[i] = uint32(0)
             if 32 * i < room:
-                if coded:
-                    key = uint32(ld_global_i32(place + 128 * i))
-                else:
-                    key = selection_key(ld_global_f32_nc(place + 128 * i))
-            keys[i] = key
+                keys[i] = key_at(place, coded, 32 * i)
 
     @device_function
     def bounds(keys, source, coded, chunks, first, end, shared):
@@ -162,7 +179,8 @@ def search(turns, held, scanned):
         if _lane() == 31:
             st_shared_i32(int32(shared + TOTALS + _warp() * 4), upto)
         cuda.syncthreads()
-        before = int32(above + _below(int32(shared + TOTALS)) + upto - mine)
+        before, _ = _below(int32(shared + TOTALS))
+        before = int32(above + before + upto - mine)
         if before < best and before + mine >= best:
             in_high = before + high >= best
             st_shared_i32(int32(shared + STATE), top if in_high else int32(top - 1))
@@ -192,15 +210,18 @@ def search(turns, held, scanned):
     find_bin = scan_bins if scanned else walk_bins
 
     @device_function
-    def threshold(keys, source, coded, chunks, first, end, best, shared):
-        """(key, keys above it) of the ``best``-th key of the thread block, ``best`` from 1 to the number of keys."""
+    def threshold(keys, source, coded, chunks, first, end, best, rounds, shared):
+        """(key, keys above it) of the ``best``-th key of the thread block, ``best`` from 1 to the number of keys.
+
+        Four ``rounds`` always find it; after fewer, the key may be a lower one and the count that of a whole bin's."""
         place = int32(cuda.threadIdx.x)
         while place < bins:
             st_shared_i32(int32(shared + BINS + place * 4), int32(0))
             place = int32(place + THREADS)
         least, span = bounds(keys, source, coded, chunks, first, end, shared)
         above = int32(0)
-        while span > 0:
+        while span > 0 and rounds > 0:
+            rounds = int32(rounds - 1)
             shift = uint32(max(int32(0), int32(32 - bits - cuda.clz(int32(span)))))
             for chunk in range(chunks):
                 if not held:
@@ -262,6 +283,123 @@ def search(turns, held, scanned):
     return fill, threshold, choose
 
 
+def reading_search(turns, scanned):
+    """Device function as :func:`held_search`'s, for any number of keys, which it reads again in every pass."""
+    _, threshold, choose = search(turns, False, scanned)
+
+    @device_function
+    def best_of(source, coded, count, best, shared):
+        keys = cuda.local.array(turns, uint32)
+        run = int32((count + THREADS - 1) // THREADS * 32)
+        first = int32(_warp() * run)
+        end = min(int32(first + run), count)
+        chunks = int32((run // 32 + turns - 1) // turns)
+        limit, above = threshold(keys, source, coded, chunks, first, end, best, ROUNDS, shared)
+        choose(keys, source, coded, chunks, first, end, limit, above, best, shared)
+
+    return best_of
+
+
+def held_search(turns):
+    """Device function (source, coded, count, best, shared) that lists the ``best`` of ``count`` keys at the address
+    ``source``, as :func:`search`'s choose does, from keys held in registers.
+
+    At least ``best`` keys are no less than the ``best``-th greatest of the lanes' greatest keys, and few others are: a
+    lower bound of that one drops most keys at once, and the exact search runs over the few left. When they are not
+    few (many ties, or the best all in few lanes), it runs over all.
+    """
+    fill, threshold, choose = search(turns, True, True)
+    _, few_threshold, few_choose = search(FEW_TURNS, True, True)
+    _, lane_threshold, _ = search(1, True, True)
+    few = FEW_TURNS * THREADS
+
+    @device_function
+    def lower_bound(keys, best, shared):
+        """A key that at least ``best`` keys reach: one round of the search over the lanes' greatest keys."""
+        greatest = cuda.local.array(1, uint32)
+        greatest[0] = uint32(0)
+        for i in range(turns):
+            greatest[0] = max(greatest[0], keys[i])
+        first = int32(_warp() * 32)
+        bound, _ = lane_threshold(greatest, int64(0), True, 1, first, int32(first + 32), best, int32(1), shared)
+        return bound
+
+    @device_function
+    def keep(keys, first, end, count, bound, shared):
+        """Lists the elements whose keys reach ``bound`` in ascending order at FEW, as far as there is room.
+
+        Returns how many there are."""
+        room = int32(end - first - _lane())
+        for i in range(turns):
+            reached = uint32(cuda.ballot_sync(ALL, keys[i] >= bound and 32 * i < room))
+            if _lane() == 0 and first + 32 * i < end:
+                st_shared_i32(int32(shared + WORDS + (first // 32 + i) * 4), int32(reached))
+        cuda.syncthreads()
+        word, one, two = int32(2 * cuda.threadIdx.x), uint32(0), uint32(0)
+        if 32 * word < count:
+            one = uint32(ld_shared_i32(int32(shared + WORDS + word * 4)))
+        if 32 * word + 32 < count:
+            two = uint32(ld_shared_i32(int32(shared + WORDS + word * 4 + 4)))
+        mine = int32(cuda.popc(one) + cuda.popc(two))
+        upto = _scan(mine)
+        if _lane() == 31:
+            st_shared_i32(int32(shared + TOTALS + _warp() * 4), upto)
+        cuda.syncthreads()
+        before, total = _below(int32(shared + TOTALS))
+        rank = int32(before + upto - mine)
+        for i in range(2):
+            left = one if i == 0 else two
+            while left != 0:
+                lowest = uint32(left & uint32(uint32(0) - left))
+                if rank < few:
+                    element = int32((word + i) * 32 + cuda.popc(uint32(lowest - uint32(1))))
+                    st_shared_i32(int32(shared + FEW + rank * 4), element)
+                rank = int32(rank + 1)
+                left = uint32(left ^ lowest)
+        cuda.syncthreads()
+        return total
+
+    @device_function
+    def best_of(source, coded, count, best, shared):
+        keys = cuda.local.array(turns, uint32)
+        run = int32((count + THREADS - 1) // THREADS * 32)
+        first = int32(_warp() * run)
+        end = min(int32(first + run), count)
+        fill(keys, source, coded, first, end)
+        kept = count
+        if count > few:
+            bound = lower_bound(keys, best, shared)
+            kept = keep(keys, first, end, count, bound, shared)
+        else:
+            for i in range(FEW_TURNS):
+                element = int32(cuda.threadIdx.x + i * THREADS)
+                st_shared_i32(int32(shared + FEW + element * 4), element)
+            cuda.syncthreads()
+        if kept > few:
+            limit, above = threshold(keys, source, coded, 1, first, end, best, ROUNDS, shared)
+            choose(keys, source, coded, 1, first, end, limit, above, best, shared)
+        else:
+            few_keys = cuda.local.array(FEW_TURNS, uint32)
+            run = int32((kept + THREADS - 1) // THREADS * 32)
+            first = int32(_warp() * run)
+            end = min(int32(first + run), kept)
+            room = int32(end - first - _lane())
+            for i in range(FEW_TURNS):
+                few_keys[i] = uint32(0)
+                if 32 * i < room:
+                    element = ld_shared_i32(int32(shared + FEW + (first + 32 * i + _lane()) * 4))
+                    few_keys[i] = key_at(source, coded, element)
+            limit, above = few_threshold(few_keys, source, coded, 1, first, end, best, ROUNDS, shared)
+            few_choose(few_keys, source, coded, 1, first, end, limit, above, best, shared)
+            rank = int32(cuda.threadIdx.x)
+            if rank < best:
+                element = ld_shared_i32(int32(shared + CHOSEN + rank * 4))
+                st_shared_i32(int32(shared + CHOSEN + rank * 4), ld_shared_i32(int32(shared + FEW + element * 4)))
+            cuda.syncthreads()
+
+    return best_of
+
+
 def expansion(ratio):
     """Device functions (record, write) of rows of selected blocks of ``ratio`` cells."""
 
@@ -314,26 +452,18 @@ def one_block(turns, held, scanned, ratio):
     ``held``: ``turns`` keys a lane stay in registers, up to 1,024 * ``turns`` blocks a row; otherwise keys are read
     again in every pass, ``turns`` at a time, and any number will do. ``scanned`` as for :func:`search`.
     """
-    fill, threshold, choose = search(turns, held, scanned)
+    best_of = held_search(turns) if held else reading_search(turns, scanned)
     record, write = expansion(ratio)
 
     @kernel(launch_bounds=(THREADS, 1))
     def select(scores, steps, ids, max_blocks, cap):
         words = cuda.shared.array(SHARED_WORDS, int32)
-        keys = cuda.local.array(turns, uint32)
         shared = shared_base(words)
         row = int32(cuda.blockIdx.x)
         n_kv, n_bid, width, best = record(steps, row, max_blocks)
         if width < n_kv and best > 0:
             source = global_base(scores) + int64(row) * max_blocks * 4
-            run = int32((n_bid + THREADS - 1) // THREADS * 32)
-            first = int32(_warp() * run)
-            end = min(int32(first + run), n_bid)
-            chunks = 1 if held else int32((run // 32 + turns - 1) // turns)
-            if held:
-                fill(keys, source, False, first, end)
-            limit, above = threshold(keys, source, False, chunks, first, end, best, shared)
-            choose(keys, source, False, chunks, first, end, limit, above, best, shared)
+            best_of(source, False, n_bid, best, shared)
         write(ids, row, cap, n_kv, n_bid, width, int64(0), shared)
 
     return select
@@ -348,22 +478,12 @@ def spread(turns, ratio):
     resident. A row that fits one slice is selected by one thread block. ``scratch`` [rows, words_per_row] int32: a
     counter, 0 before and after, then keys, then numbers.
     """
-    fill, threshold, choose = search(turns, True, True)
+    best_of = held_search(turns)
     record, write = expansion(ratio)
-
-    @device_function
-    def best_of(keys, source, coded, count, best, shared):
-        run = int32((count + THREADS - 1) // THREADS * 32)
-        first = int32(_warp() * run)
-        end = min(int32(first + run), count)
-        fill(keys, source, coded, first, end)
-        limit, above = threshold(keys, source, coded, 1, first, end, best, shared)
-        choose(keys, source, coded, 1, first, end, limit, above, best, shared)
 
     @kernel(launch_bounds=(THREADS, 1))
     def select(scores, steps, ids, scratch, max_blocks, cap, words_per_row):
         words = cuda.shared.array(SHARED_WORDS, int32)
-        keys = cuda.local.array(turns, uint32)
         shared = shared_base(words)
         row, slice_ = int32(cuda.blockIdx.x), int32(cuda.blockIdx.y)
         n_kv, n_bid, width, best = record(steps, row, max_blocks)
@@ -378,7 +498,7 @@ def spread(turns, ratio):
             length = int32((uint32(n_bid) + uint32(slices) - uint32(1)) // uint32(slices))
             start = int32(slice_ * length)
             source = source + int64(start) * 4
-            best_of(keys, source, False, min(length, int32(n_bid - start)), best, shared)
+            best_of(source, False, min(length, int32(n_bid - start)), best, shared)
             if slices > 1:
                 counter = global_base(scratch) + int64(row) * words_per_row * 4
                 found = counter + 4
@@ -396,7 +516,7 @@ def spread(turns, ratio):
                 cuda.syncthreads()
                 if ld_shared_i32(int32(shared + STATE)) != slices - 1:
                     return
-                best_of(keys, found, True, int32(slices * best), best, shared)
+                best_of(found, True, int32(slices * best), best, shared)
         write(ids, row, cap, n_kv, n_bid, width, labels, shared)
 
     return select

@@ -1,0 +1,127 @@
+"""``block_scores`` in the simulator: every schedule gives the bytes of ``reference.exact``."""
+
+import numpy as np
+import pytest
+
+from qsa.kernels import ops
+from qsa.kernels.cuda import simulate
+from qsa.reference import exact
+from qsa.reference.geometry import Geometry, step_records
+from qsa.reference.index import Index
+
+scores = simulate.load("block_scores")
+to_device = simulate.load("device").to_device
+
+SCHEDULES = ops.OPERATIONS["block_scores"].schedules
+POISON = np.float32(-7.5)
+
+
+def index_of(rng, max_blocks, geometry=None):
+    """An index of random keys of very different sizes; the blocks that no row has are NaN."""
+    geometry = geometry or Geometry()
+    index = Index(max_blocks, np.ones(geometry.idx_dim, np.float32), geometry)
+    keys = rng.standard_normal(index.pooled.shape) * np.exp(3 * rng.standard_normal((max_blocks, 1)))
+    index.pooled[:] = keys
+    index.dead[:] = rng.standard_normal(geometry.idx_dim)
+    return index
+
+
+def queries(rng, rows):
+    return rng.standard_normal((rows, 4, 128)).astype(np.float32)
+
+
+def check(q, index, positions, schedule, **settings):
+    """Bytes of the exact arithmetic, in what is written and in what is left alone."""
+    steps = step_records(positions)
+    expected = np.full((len(q), index.max_blocks), POISON)
+    exact.block_scores(q, index, steps, expected)
+    out = np.full_like(expected, POISON)
+    with simulate.configured(**settings):
+        assert scores.block_scores(q, to_device(index), steps, out, schedule=schedule) is out
+    np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("positions", [[0], [2], [3], [261], [-1]], ids="n_kv {}".format)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_one_row(schedule, positions):
+    # From no complete block at all to 65 of them and a tail.
+    rng = np.random.default_rng(1)
+    check(queries(rng, 1), index_of(rng, 70), positions, schedule)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 8])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_window(schedule, rows):
+    # Every tail; rows that end in neighbouring blocks, so that one row's dead block is another's pooled one; a padded
+    # row between.
+    rng = np.random.default_rng(rows)
+    positions = [33 + i for i in range(rows)]
+    positions[rows // 2] = -1
+    check(queries(rng, rows), index_of(rng, 12), positions, schedule, order="backwards")
+
+
+@pytest.mark.parametrize("schedule", ["warp", "prompt"])
+def test_more_rows_than_a_group(schedule):
+    # 17 rows of one prompt, the last group of one row, by one multiprocessor: more groups than thread blocks.
+    rng = np.random.default_rng(17)
+    one = simulate.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=one)
+
+
+@pytest.mark.parametrize("schedule", ["warp", "prompt"])
+def test_grid_limit_of_rows(schedule, monkeypatch):
+    # The second dimension of a grid ends at 65,535: beyond it a thread block takes several groups.
+    monkeypatch.setattr(scores, "MAX_GRID_Y", 2)
+    rng = np.random.default_rng(6)
+    check(queries(rng, 19), index_of(rng, 4), [8 + i % 3 for i in range(19)], schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_special_values(schedule):
+    # relu keeps a NaN, drops -0 and what is below it; infinities of both signs meet in a sum; subnormals are not
+    # flushed; the bonus swallows all but the largest tail scores.
+    rng = np.random.default_rng(9)
+    q, index = queries(rng, 2), index_of(rng, 10)
+    index.pooled[0, 5], index.pooled[1, 127] = np.nan, -np.inf
+    index.pooled[2, :2] = np.inf
+    index.pooled[3], index.pooled[4] = 0, -0.0
+    index.pooled[5] = 1e-40
+    index.dead[7] = np.inf
+    q[0, 2] = 0
+    check(q, index, [38, 37], schedule)
+
+
+def test_record_beyond_the_index_is_not_carried_out():
+    rng = np.random.default_rng(2)
+    index = to_device(index_of(rng, 5))
+    for schedule in SCHEDULES:
+        out = np.full((2, 5), POISON)
+        scores.block_scores(queries(rng, 2), index, step_records([20, 19]), out, schedule=schedule)
+        assert (out == POISON).all(), schedule
+
+
+def refused(reason, *args, **kwargs):
+    """Whether the call returns False, is counted under ``reason``, and launches nothing."""
+    before, launched = ops.refusals(), simulate.launches()
+    result = scores.block_scores(*args, **kwargs)
+    key = ("block_scores", reason)
+    return result is False and ops.refusals()[key] == before.get(key, 0) + 1 and simulate.launches() == launched
+
+
+def test_refusals():
+    rng = np.random.default_rng(2)
+    index, steps = to_device(index_of(rng, 5)), step_records([3] * 9)
+    assert refused("schedule", queries(rng, 9), index, steps, schedule="multi_query")
+    assert refused("schedule", queries(rng, 9), index, steps, schedule="transposed")
+    small = to_device(index_of(rng, 5, Geometry(idx_dim=64)))
+    assert refused("geometry", np.zeros((1, 4, 64), np.float32), small, steps[:1])
+    with pytest.raises(ValueError, match="schedule = 'fast'"):
+        scores.block_scores(queries(rng, 9), index, steps, schedule="fast")
+    with pytest.raises(ValueError, match="q_idx"):
+        scores.block_scores(queries(rng, 9)[:, :3], index, steps)
+
+
+def test_standing_schedule(monkeypatch):
+    assert [scores.standing_schedule(rows) for rows in (1, 2, 8, 9)] == ["warp", "multi_query", "multi_query", "prompt"]
+    monkeypatch.setattr(scores, "switches", lambda: type("On", (), {"scores_transposed": True}))
+    assert [scores.standing_schedule(rows) for rows in (1, 8, 9)] == ["transposed", "transposed", "prompt"]
