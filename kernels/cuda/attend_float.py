@@ -173,12 +173,12 @@ def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", spli
     if ids.ndim != 2:
         raise ValueError(f"ids: shape {ids.shape}: must be [rows, cap]")
     cap = ids.shape[1]
-    check_array("ids", ids, "int32", (rows, cap))
+    check_array("ids", ids, "int32", (rows, cap), alignment=4)
     check_array("steps", steps, "int32", (rows, 4))
     if len(kvs) > 1:
         if slots is None:
             raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
-        check_array("slots", slots, "int32", (rows,))
+        check_array("slots", slots, "int32", (rows,), alignment=4)
     if out is not None:
         check_array("out", out, "float32", q.shape)
     pieces = pieces_of(cap, splits)

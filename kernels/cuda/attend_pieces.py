@@ -18,6 +18,7 @@ makes its head's sum NaN. Source: design section 8.
 import math
 
 from .attend_cells import cells_of
+from .attend_lanes import ALL, dot, eight_of, rotation, row_of, sums_together, weighted
 from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from .ptx import (
     ex2_approx,
@@ -53,79 +54,12 @@ SHARED = 48 * 1024
 EMPTY = -3.4028234663852886e38
 LIMIT = float(1 << 24)
 NAN = 0x7FC00000
-ALL = 0xFFFFFFFF
 
 
 def shared_words(group, dim):
     """Words of shared memory that a block needs for ``group`` heads of ``dim`` dims: queries, sums, values being
     summed, scores, rows, four numbers a head."""
     return dim * (2 * group + 8 * TOGETHER) + CHUNK * (group + 1) + 4 * group
-
-
-@device_function
-def _eight_of(address):
-    """Eight floats of shared memory."""
-    a, b, c, d = ld_shared_v4_f32(address)
-    e, f, g, h = ld_shared_v4_f32(int32(address + 16))
-    return a, b, c, d, e, f, g, h
-
-
-@device_function
-def _dot(x, low, high):
-    low = x[0] * low[0] + x[1] * low[1] + x[2] * low[2] + x[3] * low[3]
-    return low + (x[4] * high[0] + x[5] * high[1] + x[6] * high[2] + x[7] * high[3])
-
-
-@device_function
-def exchange(upper, x, y, stride):
-    """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
-    kept, sent = (y, x) if upper else (x, y)
-    return kept + cuda.shfl_xor_sync(ALL, sent, stride)
-
-
-def rotation(lanes):
-    """``rotate(x, lane)``: the rotation of 8 * ``lanes`` dims, eight to a lane in the local array ``x``, in place.
-
-    The reference's butterflies in its order, so its bits (``reference.formats.rotate``).
-    """
-    factor = (8 * lanes) ** -0.5
-    strides = tuple(1 << i for i in range(lanes.bit_length() - 1))
-
-    @device_function
-    def rotate(x, lane):
-        for stride in (1, 2, 4):
-            for i in range(8):
-                if i & stride == 0:
-                    low, high = x[i], x[i + stride]
-                    x[i], x[i + stride] = low + high, low - high
-        for stride in strides:
-            for i in range(8):
-                other = cuda.shfl_xor_sync(ALL, x[i], stride)
-                x[i] = other - x[i] if lane & stride else x[i] + other
-        for i in range(8):
-            x[i] = x[i] * float32(factor)
-
-    return rotate
-
-
-def _dots_together(lanes):
-    """``reduce(lane, s0..s7)``: eight sums over ``lanes`` lanes; lane l is given that of number l // (lanes / 8)."""
-    first, second, third = lanes // 2, lanes // 4, lanes // 8
-    rest = tuple(third >> i for i in range(1, third.bit_length()))
-
-    @device_function
-    def reduce(lane, s0, s1, s2, s3, s4, s5, s6, s7):
-        upper = lane & first != 0
-        s0, s1 = exchange(upper, s0, s4, first), exchange(upper, s1, s5, first)
-        s2, s3 = exchange(upper, s2, s6, first), exchange(upper, s3, s7, first)
-        upper = lane & second != 0
-        s0, s1 = exchange(upper, s0, s2, second), exchange(upper, s1, s3, second)
-        total = exchange(lane & third != 0, s0, s1, third)
-        for stride in rest:
-            total += cuda.shfl_xor_sync(ALL, total, stride)
-        return total
-
-    return reduce
 
 
 @device_function
@@ -139,22 +73,6 @@ def _field(pools, which, i):
     elif which == 3:
         value = pools[21 + i]
     return value
-
-
-@device_function
-def _row_of(cell, table, capacity, page_size, n_head_kv, g):
-    """Row of a cell in the pool; -1 where the cell is none or its page not resident."""
-    if cell < 0 or cell >= capacity:
-        return int32(-1)
-    if page_size & (page_size - 1) == 0:
-        # A 64-bit division takes as long as the load behind it.
-        page, place = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
-    else:
-        page, place = int32(cell // page_size), int32(cell % page_size)
-    physical = ld_global_i32_nc(table + int64(page) * 4)
-    if physical < 0:
-        return int32(-1)
-    return int32((physical * n_head_kv + g) * page_size + place)
 
 
 @device_function
@@ -180,8 +98,10 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     warps, cells_lane = dim // 32, lanes // 8
     load_k, widen_k = cells_of(k_coding, dim)
     load_v, widen_v = cells_of(v_coding, dim)
-    rotate, reduce = rotation(lanes), _dots_together(lanes)
+    rotate, reduce = rotation(lanes), sums_together(lanes)
     rotated = k_coding == "q4_0"
+    # V is fetched with K where registers last.
+    early = k_coding == v_coding == "int8"
     factor = math.log2(math.e) / math.sqrt(dim)
     # Places in shared memory, in bytes.
     half = dim * 2
@@ -301,7 +221,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                     found = int32(-1)
                     if first + thread < stop:
                         cell = ld_global_i32_nc(ids_row + int64(first + thread) * 4)
-                        found = _row_of(cell, table, capacity, page_size, n_head_kv, g)
+                        found = row_of(cell, table, capacity, page_size, n_head_kv, g)
                     st_shared_i32(int32(shared + rows_at + thread * 4), found)
                 cuda.syncthreads()
                 r0, r1, r2, r3 = ld_shared_v4_i32(int32(shared + rows_at + part * 32))
@@ -310,29 +230,30 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 k2, k3 = load_k(k_codes, k_scale, r2, lane), load_k(k_codes, k_scale, r3, lane)
                 k4, k5 = load_k(k_codes, k_scale, r4, lane), load_k(k_codes, k_scale, r5, lane)
                 k6, k7 = load_k(k_codes, k_scale, r6, lane), load_k(k_codes, k_scale, r7, lane)
-                v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
-                v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
-                v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
-                v6, v7 = load_v(v_codes, v_scale, r6, lane), load_v(v_codes, v_scale, r7, lane)
+                if early:
+                    v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
+                    v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
+                    v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
+                    v6, v7 = load_v(v_codes, v_scale, r6, lane), load_v(v_codes, v_scale, r7, lane)
                 x0, x1, x2, x3 = widen_k(k0, lane), widen_k(k1, lane), widen_k(k2, lane), widen_k(k3, lane)
                 x4, x5, x6, x7 = widen_k(k4, lane), widen_k(k5, lane), widen_k(k6, lane), widen_k(k7, lane)
                 to = int32(shared + weights + (part * 8 + lane // cells_lane) * 4)
                 for head in range(group):
                     low = ld_shared_v4_f32(int32(shared + head * head_bytes + lane * 16))
                     high = ld_shared_v4_f32(int32(shared + head * head_bytes + lane * 16 + half))
-                    dot = reduce(
+                    total = reduce(
                         warp_lane,
-                        _dot(x0, low, high),
-                        _dot(x1, low, high),
-                        _dot(x2, low, high),
-                        _dot(x3, low, high),
-                        _dot(x4, low, high),
-                        _dot(x5, low, high),
-                        _dot(x6, low, high),
-                        _dot(x7, low, high),
+                        dot(x0, low, high),
+                        dot(x1, low, high),
+                        dot(x2, low, high),
+                        dot(x3, low, high),
+                        dot(x4, low, high),
+                        dot(x5, low, high),
+                        dot(x6, low, high),
+                        dot(x7, low, high),
                     )
                     if lane & (cells_lane - 1) == 0:
-                        s = libdevice.fmaxf(libdevice.fminf(dot * float32(factor), float32(LIMIT)), float32(-LIMIT))
+                        s = libdevice.fmaxf(libdevice.fminf(total * float32(factor), float32(LIMIT)), float32(-LIMIT))
                         st_shared_f32(int32(to + head * (CHUNK * 4)), s)
                 cuda.syncthreads()
                 head = warp
@@ -340,25 +261,30 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                     weigh(shared, head, warp_lane, first == start)
                     head = int32(head + warps)
                 cuda.syncthreads()
+                if not early:
+                    v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
+                    v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
+                    v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
+                    v6, v7 = load_v(v_codes, v_scale, r6, lane), load_v(v_codes, v_scale, r7, lane)
                 y0, y1, y2, y3 = widen_v(v0, lane), widen_v(v1, lane), widen_v(v2, lane), widen_v(v3, lane)
                 y4, y5, y6, y7 = widen_v(v4, lane), widen_v(v5, lane), widen_v(v6, lane), widen_v(v7, lane)
                 for together in range(0, group, TOGETHER):
                     for head in range(together, min(together + TOGETHER, group)):
-                        w = _eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
+                        w = eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
                         to = int32(shared + buffer + ((head - together) * 8 + part) * head_bytes + lane * 16)
                         st_shared_v4_f32(
                             to,
-                            _weighted(w, y0[0], y1[0], y2[0], y3[0], y4[0], y5[0], y6[0], y7[0]),
-                            _weighted(w, y0[1], y1[1], y2[1], y3[1], y4[1], y5[1], y6[1], y7[1]),
-                            _weighted(w, y0[2], y1[2], y2[2], y3[2], y4[2], y5[2], y6[2], y7[2]),
-                            _weighted(w, y0[3], y1[3], y2[3], y3[3], y4[3], y5[3], y6[3], y7[3]),
+                            weighted(w, y0[0], y1[0], y2[0], y3[0], y4[0], y5[0], y6[0], y7[0]),
+                            weighted(w, y0[1], y1[1], y2[1], y3[1], y4[1], y5[1], y6[1], y7[1]),
+                            weighted(w, y0[2], y1[2], y2[2], y3[2], y4[2], y5[2], y6[2], y7[2]),
+                            weighted(w, y0[3], y1[3], y2[3], y3[3], y4[3], y5[3], y6[3], y7[3]),
                         )
                         st_shared_v4_f32(
                             int32(to + half),
-                            _weighted(w, y0[4], y1[4], y2[4], y3[4], y4[4], y5[4], y6[4], y7[4]),
-                            _weighted(w, y0[5], y1[5], y2[5], y3[5], y4[5], y5[5], y6[5], y7[5]),
-                            _weighted(w, y0[6], y1[6], y2[6], y3[6], y4[6], y5[6], y6[6], y7[6]),
-                            _weighted(w, y0[7], y1[7], y2[7], y3[7], y4[7], y5[7], y6[7], y7[7]),
+                            weighted(w, y0[4], y1[4], y2[4], y3[4], y4[4], y5[4], y6[4], y7[4]),
+                            weighted(w, y0[5], y1[5], y2[5], y3[5], y4[5], y5[5], y6[5], y7[5]),
+                            weighted(w, y0[6], y1[6], y2[6], y3[6], y4[6], y5[6], y6[6], y7[6]),
+                            weighted(w, y0[7], y1[7], y2[7], y3[7], y4[7], y5[7], y6[7], y7[7]),
                         )
                     cuda.syncthreads()
                     for head in range(together, min(together + TOGETHER, group)):
@@ -389,9 +315,3 @@ def pieces_kernel(group, dim, k_coding, v_coding):
             piece = int32(piece + cuda.gridDim.x)
 
     return pieces
-
-
-@device_function
-def _weighted(w, v0, v1, v2, v3, v4, v5, v6, v7):
-    low = w[0] * v0 + w[1] * v1 + w[2] * v2 + w[3] * v3
-    return low + (w[4] * v4 + w[5] * v5 + w[6] * v6 + w[7] * v7)

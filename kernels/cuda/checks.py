@@ -4,15 +4,15 @@ from ..ops import OPERATIONS
 from .compiler import address
 
 
-def check_array(name, array, dtype, shape):
+def check_array(name, array, dtype, shape, alignment=16):
     """Raises ValueError unless the device array ``array`` has ``dtype`` and ``shape``, is C-contiguous and starts at a
-    multiple of 16 bytes, as vector loads want it."""
+    multiple of ``alignment`` bytes: 16, as vector loads want it, unless its elements are read one by one."""
     if array.dtype != dtype or array.shape != tuple(shape):
         raise ValueError(f"{name}: {array.dtype} {array.shape}: must be {dtype} {tuple(shape)}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{name}: strides {array.strides}: must be C-contiguous")
-    if array.size and address(array) % 16:
-        raise ValueError(f"{name}: address {address(array):#x}: must be a multiple of 16")
+    if array.size and address(array) % alignment:
+        raise ValueError(f"{name}: address {address(array):#x}: must be a multiple of {alignment}")
 
 
 def check_schedule(operation, schedule):

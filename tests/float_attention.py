@@ -1,0 +1,95 @@
+"""Problems for the float attention on CUDA, in the simulator and on a device alike, and the bound on its error.
+
+``module`` is ``attend_float`` of either; ``device`` the module ``device`` beside it.
+"""
+
+import numpy as np
+
+from qsa.reference.append_kv import append_kv
+from qsa.reference.attend import attend, selected_cells
+from qsa.reference.chunked import chunk_attention
+from qsa.reference.formats import rotate
+from qsa.reference.geometry import Geometry
+from qsa.reference.kv import PagedKV
+
+SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=2, idx_dim=32, budget=32)
+"""The real shape at a tenth of the work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
+
+FORMATS = ("int8", "q4_0", "k8v4", "fp16")
+
+BOUND = 4
+"""How many times the error of NumPy's float32 chunks the kernels' error may be. Both sum in float32, but the kernels'
+exp2 is an instruction of 2 ulp, its argument a product in log2 units, and dots add in another order: each about as
+large as the rounding of a score, and the yardstick's own error moves by a factor of 2 from one data set to the next."""
+
+
+def generator(seed):
+    return np.random.Generator(np.random.Philox(seed))
+
+
+def store(rng, fmt, cells, geometry, page_size=4, missing=()):
+    """(PagedKV of ``cells`` random cells behind a shuffled page table). Logical pages ``missing`` are not resident.
+
+    Physical pages that no logical page leads to are full of NaN and of codes -1, as is a page's unused part.
+    """
+    pages = -(-cells // page_size)
+    table = rng.permutation(pages + 2)[:pages].astype(np.int32)
+    # The first physical page, which kernels read in the place of a cell they must not read, stays poisoned.
+    table[table == 0] = pages + 2
+    table[list(missing)] = -1
+    kv = PagedKV.new(fmt, pages * page_size, page_size, geometry, table)
+    kv.pool = type(kv.pool)(fmt, pages + 3, page_size, geometry)
+    for side in (kv.pool.k, kv.pool.v):
+        for array in (side.codes, side.scale):
+            array.view(np.uint8).fill(0xFF)
+    shape = (cells, geometry.n_head_kv, geometry.head_dim)
+    k = rng.standard_normal(shape).astype(np.float32)
+    v = (rng.standard_normal(shape) * np.exp(rng.standard_normal((*shape[:2], 1)))).astype(np.float32)
+    steps = np.zeros((cells, 4), np.int32)
+    steps[:, 0] = np.arange(cells)
+    append_kv(k, v, kv, steps)
+    return kv
+
+
+def records(widths):
+    """Step records [rows, 4] of rows that select ``widths`` cells: attention reads nothing else."""
+    return np.array([[w - 1, w, w // 4, w] for w in widths], np.int32)
+
+
+def selection(rng, widths, cells, cap):
+    """ids [rows, cap] int32: ascending, unique, then numbers that no kernel may read."""
+    ids = np.full((len(widths), cap), 0x7FFFFFFF, np.int32)
+    for row, width in zip(ids, widths, strict=True):
+        row[:width] = np.sort(rng.choice(cells, width, replace=False))
+    return ids
+
+
+def queries(rng, rows, geometry, spread=2.0):
+    return (spread * rng.standard_normal((rows, geometry.n_head, geometry.head_dim))).astype(np.float32)
+
+
+def yardstick(q, kv, ids, steps):
+    """NumPy's float32 chunks on the values that ``kv`` holds."""
+    out = np.zeros(q.shape, np.float32)
+    for row, width in enumerate(steps[:, 3]):
+        cells = selected_cells(kv, ids[row], width)
+        turned = rotate(q[row]) if kv.pool.k.coding == "q4_0" else q[row]
+        result = chunk_attention(turned, *cells.values())
+        out[row] = rotate(result) if kv.pool.v.coding == "q4_0" else result
+    return out
+
+
+def relative_error(got, want):
+    return np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)
+
+
+def check_error(got, q, kv, ids, steps):
+    """The error against float64 is within BOUND of the yardstick's. Returns both, for a report."""
+    want = attend(q, kv, ids, steps)
+    mine, theirs = relative_error(got, want), relative_error(yardstick(q, kv, ids, steps), want)
+    assert mine <= BOUND * theirs, f"{mine:.2e} against float64, NumPy's float32 chunks {theirs:.2e}"
+    return mine, theirs
+
+
+def same_bytes(a, b):
+    return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))

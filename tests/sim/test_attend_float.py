@@ -1,0 +1,302 @@
+"""The float attention on CUDA, in the simulator: its error, its bits across schedules, what it masks and refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from float_attention import (
+    FORMATS,
+    SMALL,
+    check_error,
+    generator,
+    queries,
+    records,
+    same_bytes,
+    selection,
+    store,
+)
+
+from qsa.kernels import ops
+from qsa.kernels.cuda import simulate
+from qsa.kernels.switches import Switches
+from qsa.reference.attend import attend
+from qsa.reference.geometry import Geometry
+
+module, device = simulate.load("attend_float"), simulate.load("device")
+merging, pieces = simulate.load("attend_merge"), simulate.load("attend_pieces")
+
+
+def problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
+    """q, PagedKV, ids and steps of rows that select ``widths`` cells."""
+    rng = generator(seed)
+    kv = store(rng, fmt, cells, geometry, **options)
+    ids = selection(rng, widths, cells, cap or max(*widths, 1))
+    return queries(rng, len(widths), geometry), kv, ids, records(widths)
+
+
+def run(q, kv, ids, steps, slots=None, **options):
+    """attend_float into an output and a scratch of NaN."""
+    kvs = device.to_device(kv)
+    held = kv if isinstance(kv, list) else [kv]
+    if options.get("scratch", "") is None:
+        del options["scratch"]
+    else:
+        shape = module.scratch_shape(len(q), ids.shape[1], held[0].pool.geometry, options.get("splits"))
+        options.setdefault("scratch", np.full(shape, np.nan, np.float32))
+    out = np.full(q.shape, np.nan, np.float32)
+    assert module.attend_float(q, kvs, ids, steps, slots, out, **options) is out
+    return out
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("page_size", [1, 3, 64])
+def test_error_across_chunks_and_formats(fmt, page_size):
+    """Widths before, at and behind the end of a chunk; a page size that is no power of two."""
+    q, kv, ids, steps = problem(1, [1, 63, 64, 65, 130], fmt, page_size=page_size)
+    check_error(run(q, kv, ids, steps), q, kv, ids, steps)
+
+
+def test_error_of_the_real_shape():
+    """12 heads of 256 dims on a KV head: eight warps, the lanes of a cell a whole warp."""
+    geometry = Geometry(n_head=12, n_head_kv=1)
+    q, kv, ids, steps = problem(2, [70], cells=80, geometry=geometry)
+    check_error(run(q, kv, ids, steps), q, kv, ids, steps)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("missing", [[0], [9], [17], [0, 1, 9, 16, 17]], ids=["first", "middle", "last", "several"])
+def test_cells_without_a_page_are_not_selected(fmt, missing):
+    """Nor are ids of -1. The bytes behind them are poison, so a score of 0 or a weight of 0 on them would show."""
+    q, kv, ids, steps = problem(3, [72], fmt, cells=72, missing=missing)
+    ids[0, [5, 33]] = -1
+    check_error(run(q, kv, ids, steps), q, kv, ids, steps)
+
+
+def test_a_missing_cell_takes_no_weight():
+    """Two cells, the first not resident, the other with a score of -10: its value comes out whole."""
+    q, kv, ids, steps = problem(4, [2], cells=2, page_size=1, missing=[0])
+    got = run(q, kv, ids, steps)
+    np.testing.assert_allclose(got, attend(q, kv, ids, steps), rtol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "split", "splits": 3}], ids=["batch", "split"])
+def test_nothing_selected_gives_zero(options):
+    """No cells at all, no page at all, and a chunk in the middle without a resident cell."""
+    q, kv, ids, steps = problem(5, [0, 60, 192], cells=192, missing=range(16, 32))
+    ids[1, :60] = -1
+    got = run(q, kv, ids, steps, **options)
+    assert not got[:2].any()
+    check_error(got[2:], q[2:], kv, ids[2:], steps[2:])
+    kv.table[:] = -1
+    assert not run(q, kv, ids, steps, **options).any()
+
+
+def test_records_and_ids_out_of_range_read_nothing():
+    """A width beyond the ids ends with them, a negative one selects nothing, an id beyond the table is not selected."""
+    q, kv, ids, steps = problem(6, [70, 70, 70], cells=80)
+    steps[0, 3], steps[1, 3] = 1000, -5
+    ids[2, :4] = 80, 81, 0x7FFFFFFF, -7
+    got = run(q, kv, ids, steps)
+    assert not got[1].any()
+    steps[0, 3], ids[2, :4] = 70, -1
+    check_error(got[::2], q[::2], kv, ids[::2], steps[::2])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("fmt", ["int8", "q4_0"])
+def test_a_query_that_is_not_finite_poisons_its_row_and_head_alone(value, fmt):
+    q, kv, ids, steps = problem(7, [70, 70], fmt)
+    want = run(q, kv, ids, steps)
+    q[1, 2, 5] = value
+    got = run(q, kv, ids, steps)
+    assert np.isnan(got[1, 2]).all()
+    got[1, 2] = want[1, 2]
+    assert same_bytes(got, want)
+
+
+def test_schedules_give_the_same_bits_row_for_row():
+    """Rows together, a row a launch, a scratch for two rows, a row among others: faults C3 and C16."""
+    q, kv, ids, steps = problem(8, [1, 66, 130])
+    want = run(q, kv, ids, steps)
+    for schedule in ("step", "multi", "prompt"):
+        assert same_bytes(run(q, kv, ids, steps, schedule=schedule), want)
+    two = np.full(module.scratch_shape(2, 130, SMALL), np.nan, np.float32)
+    assert same_bytes(run(q, kv, ids, steps, schedule="prompt", scratch=two), want)
+    assert same_bytes(run(q, kv, ids, steps, scratch=None), want)
+    for row, width in enumerate([1, 66, 130]):
+        one = slice(row, row + 1)
+        assert same_bytes(run(q[one], kv, ids[one, :width].copy(), steps[one]), want[one])
+
+
+def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
+    q, kv, ids, steps = problem(9, [1, 320])
+    want = run(q, kv, ids, steps)
+    assert same_bytes(run(q, kv, ids, steps, schedule="split"), want)
+    assert same_bytes(run(q, kv, ids, steps, schedule="split", splits=5), want)
+    assert not same_bytes(run(q, kv, ids, steps, schedule="split", splits=2), want)
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+def test_split_error_and_bits(splits):
+    """Unequal splits, empty ones among them; the bits depend neither on the rows beside nor on the device's size."""
+    q, kv, ids, steps = problem(10, [3, 320])
+    options = {"schedule": "split", "splits": splits}
+    want = run(q, kv, ids, steps, **options)
+    check_error(want, q, kv, ids, steps)
+    for multiprocessors in (1, 200):
+        properties = replace(simulate.settings.properties, multiprocessors=multiprocessors)
+        with simulate.configured(properties=properties):
+            assert same_bytes(run(q, kv, ids, steps, **options), want)
+            assert same_bytes(run(q[1:2], kv, ids[1:2], steps[1:2], **options), want[1:2])
+
+
+def test_blocks_of_a_split_fill_one_wave():
+    """About two blocks per multiprocessor, none with more pieces than it must have, never more than the splits."""
+    assert module._blocks(20, 1, 2, 132) == 20
+    assert module._blocks(20, 4, 2, 132) == 20
+    assert module._blocks(20, 8, 2, 132) == 10
+    assert module._blocks(20, 64, 2, 132) == 2
+    assert module._blocks(20, 4096, 2, 132) == 1
+    assert module._blocks(3, 1, 2, 132) == 3
+
+
+def test_bits_do_not_depend_on_the_order_of_blocks():
+    q, kv, ids, steps = problem(11, [130, 40])
+    want = run(q, kv, ids, steps)
+    with simulate.configured(order="backwards"):
+        assert same_bytes(run(q, kv, ids, steps), want)
+
+
+def test_merge_active_has_the_same_bits(monkeypatch):
+    q, kv, ids, steps = problem(12, [5, 64, 65, 0], cap=320)
+    want = run(q, kv, ids, steps)
+    seen = []
+    launch = module.launch
+    monkeypatch.setattr(module, "launch", lambda kernel, *rest, **kw: seen.append(rest) or launch(kernel, *rest, **kw))
+    monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=True))
+    assert same_bytes(run(q, kv, ids, steps), want)
+    assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1]
+    nine = [np.repeat(x[:1], 9, axis=0) for x in (q, ids, steps)]
+    run(nine[0], kv, *nine[1:])
+    assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1, 0], "calls of more than 8 rows keep the whole merge"
+
+
+def test_merge_active_reads_the_reached_chunks_alone():
+    """Two chunks of five reached, the rest of the partials NaN: the whole merge shows it, the active one does not."""
+    group, dim, n_pieces = SMALL.group, SMALL.head_dim, 5
+    scratch = np.full(module.scratch_shape(1, 320, SMALL), np.nan, np.float32)
+    values, tops, sums = np.split(scratch, [n_pieces * 4 * dim, n_pieces * 4 * (dim + 1)])
+    for place in (values.reshape(2, n_pieces, -1), tops.reshape(2, n_pieces, -1), sums.reshape(2, n_pieces, -1)):
+        place[:, :2] = 1
+    for active in (1, 0):
+        out = np.zeros((1, 4, dim), np.float32)
+        arguments = (scratch, records([100]), np.zeros(1, np.int32), out, 0, 0, 0, 320, n_pieces, 0, active)
+        simulate.launch(merging.merge_kernel(group, dim, False), (4, 1), dim, arguments)
+        assert (out == 1).all() if active else np.isnan(out).all()
+
+
+def test_every_merge_tile_and_batch_of_eight():
+    """More pieces than the merge has lanes, and a count that is no multiple of eight."""
+    q, kv, ids, steps = problem(13, [64 * 66 + 1], cells=64 * 67, page_size=64, geometry=Geometry(1, 1, 64, 16))
+    check_error(run(q, kv, ids, steps), q, kv, ids, steps)
+
+
+def test_several_slots_in_one_launch():
+    """Five slots of one format take two launches and one merge; the bits are those of a call per slot."""
+    rng = generator(14)
+    kvs = [store(rng, "int8", 70, SMALL, page_size) for page_size in (1, 4, 4, 64, 3)]
+    slots = np.array([4, 0, 3, 3, 1, 2], np.int32)
+    ids, q, steps = selection(rng, [66] * 6, 70, 66), queries(rng, 6, SMALL), records([66, 1, 65, 64, 2, 66])
+    before = simulate.launches()
+    got = run(q, kvs, ids, steps, slots)
+    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    assert (count["pieces"], count["merge"]) == (2, 1)
+    for row, slot in enumerate(slots):
+        one = slice(row, row + 1)
+        assert same_bytes(run(q[one], kvs[slot], ids[one], steps[one]), got[one])
+
+
+def test_mixed_formats_take_a_launch_per_slot():
+    rng = generator(15)
+    kvs = [store(rng, fmt, 70, SMALL) for fmt in ("int8", "q4_0", "fp16")]
+    slots = np.array([1, 0, 2, 1], np.int32)
+    ids, q, steps = selection(rng, [66] * 4, 70, 66), queries(rng, 4, SMALL), records([66, 66, 65, 3])
+    before = simulate.launches()
+    got = run(q, kvs, ids, steps, slots)
+    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    assert (count["pieces"], count["merge"]) == (3, 3)
+    for row, slot in enumerate(slots):
+        one = slice(row, row + 1)
+        assert same_bytes(run(q[one], kvs[slot], ids[one], steps[one]), got[one])
+
+
+def test_a_row_of_no_slot_is_left_unwritten():
+    rng = generator(16)
+    kvs = [store(rng, "int8", 8, SMALL) for _ in range(2)]
+    slots = np.array([-1, 1, 2], np.int32)
+    got = run(queries(rng, 3, SMALL), kvs, selection(rng, [4] * 3, 8, 4), records([4] * 3), slots)
+    assert np.isnan(got[[0, 2]]).all() and np.isfinite(got[1]).all()
+
+
+def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
+    return np.zeros(module.scratch_shape(rows, cap, geometry), dtype)
+
+
+@pytest.mark.parametrize(
+    ("reason", "fmt", "geometry", "capability", "options"),
+    [
+        ("format", "fp16", SMALL, (9, 0), {"schedule": "split"}),
+        ("format", "k8v4", SMALL, (9, 0), {"schedule": "split"}),
+        ("device", "int8", SMALL, (7, 5), {"schedule": "split"}),
+        ("geometry", "int8", Geometry(4, 2, 128, 16), (9, 0), {}),
+        ("geometry", "int8", Geometry(32, 1), (9, 0), {}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch()[1:]}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(4)[::2]}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(dtype=np.float64)}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch()[4:], "schedule": "split"}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(1)[4:], "schedule": "step"}),
+        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(1)[4:], "schedule": "prompt"}),
+    ],
+)
+def test_refusals_launch_and_write_nothing(reason, fmt, geometry, capability, options):
+    q, kv, ids, steps = problem(17, [70, 70], fmt, geometry=geometry, cells=80)
+    out = np.full(q.shape, np.nan, np.float32)
+    launched, refused = simulate.launches(), ops.refusals()
+    scratch = options.get("scratch")
+    before = None if scratch is None else scratch.copy()
+    properties = replace(simulate.settings.properties, compute_capability=capability)
+    with simulate.configured(properties=properties):
+        assert module.attend_float(q, device.to_device(kv), ids, steps, None, out, **options) is False
+    assert np.isnan(out).all() and simulate.launches() == launched
+    assert before is None or np.array_equal(scratch, before)
+    assert ops.refusals()["attend", reason] == refused.get(("attend", reason), 0) + 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"schedule": "rows"}, "schedule = 'rows'"),
+        ({"splits": 2}, "splits = 2"),
+        ({"schedule": "split", "splits": 21}, "splits = 21"),
+        ({"q": np.zeros((2, 4, 32), np.float32)}, "q: float32 "),
+        ({"q": np.zeros((2, 64, 4), np.float32).transpose(0, 2, 1)}, "q: strides"),
+        ({"ids": np.zeros((2, 70), np.int64)}, "ids: int64"),
+        ({"ids": np.zeros(70, np.int32)}, "ids: shape"),
+        ({"steps": np.zeros((1, 4), np.int32)}, "steps: int32"),
+        ({"out": np.zeros((2, 4, 64), np.float64)}, "out: float64"),
+    ],
+)
+def test_mismatched_arguments_are_named(changes, says):
+    q, kv, ids, steps = problem(18, [70, 70])
+    arguments = {"q": q, "kv": device.to_device(kv), "ids": ids, "steps": steps} | changes
+    with pytest.raises(ValueError, match=says):
+        module.attend_float(**arguments)
+
+
+def test_a_list_of_slots_needs_their_numbers():
+    q, kv, ids, steps = problem(19, [70, 70])
+    kvs = [device.to_device(kv)] * 2
+    with pytest.raises(ValueError, match="slots"):
+        module.attend_float(q, kvs, ids, steps)
+    with pytest.raises(ValueError, match="slots: int64"):
+        module.attend_float(q, kvs, ids, steps, np.zeros(2, np.int64))
