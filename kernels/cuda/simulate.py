@@ -27,7 +27,8 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
 runs blocks and warps in the opposite order.
 
 Where it differs from a device: integers are unbounded between typed constructors (numba widens to 64 bits); an int
-times a float32 stays float32 (numba: float64; the PTX checks look for that); float ``a * b + c`` is not contracted;
+times a float32 stays float32 (numba: float64; the PTX checks look for that); ``clz`` counts from bit 31 (numba: from
+bit 63 of a widened value, so convert first); float ``a * b + c`` is not contracted;
 NaN have other bits; two lanes that store one value into one word still count as a race. Functions of ``math`` would
 compute in double: use ``libdevice``.
 

@@ -112,10 +112,14 @@ def shfl(lanes, values):
     return _take(lanes, values, lambda i, d: d % WARP)
 
 
+class Votes(int):
+    """A mask of lanes, surely an int32; arithmetic makes it an integer of any width."""
+
+
 def ballot(lanes, values):
-    """Mask of the lanes whose value is true."""
+    """Mask of the lanes whose value is true, an int32 as in numba: lane 31 is its sign."""
     mask = sum(1 << lane.index % WARP for lane, value in zip(lanes, values, strict=True) if value)
-    return [mask] * len(lanes)
+    return [Votes(int32(mask))] * len(lanes)
 
 
 def vote_any(lanes, values):
@@ -129,11 +133,11 @@ def vote_all(lanes, values):
 
 
 def match_any(lanes, values):
-    """Mask of the lanes with the own value."""
+    """Mask of the lanes with the own value, an int32 as in numba."""
     masks = {}
     for lane, value in zip(lanes, values, strict=True):
         masks[value] = masks.get(value, 0) | 1 << lane.index % WARP
-    return [masks[value] for value in values]
+    return [Votes(int32(masks[value])) for value in values]
 
 
 def syncwarp(lanes, _):
@@ -228,6 +232,12 @@ def _clz(x, bits=32):
     return bits - (int(x) & (1 << bits) - 1).bit_length()
 
 
+def _popc(x):
+    if x < 0 and not isinstance(x, Votes):
+        fault("overflow", f"popc of {x}: numba counts 32 or 64 bits, as it typed the value; convert to uint32")
+    return (int(x) & FULL if x < 0 else int(x)).bit_count()
+
+
 class Cuda:
     """The names of ``numba.cuda`` that kernels use."""
 
@@ -237,7 +247,7 @@ class Cuda:
     ballot_sync, any_sync, all_sync = _vote(ballot), _vote(vote_any), _vote(vote_all)
     match_any_sync = _vote(match_any)
     threadfence = threadfence_block = threadfence_system = staticmethod(lambda: None)
-    popc = staticmethod(lambda x: (int(x) & FULL if -(1 << 31) <= x < 0 else int(x)).bit_count())
+    popc = staticmethod(_popc)
     clz = staticmethod(_clz)
     ffs = staticmethod(lambda x: (int(x) & -int(x)).bit_length())
     brev = staticmethod(lambda x: int(f"{int(x) & FULL:032b}"[::-1], 2))
@@ -321,7 +331,7 @@ class Libdevice:
     float_as_int = staticmethod(bits)
     int_as_float = staticmethod(from_bits)
     mulhi = staticmethod(lambda a, b: int32(int(a) * int(b) >> 32))
-    popc = staticmethod(lambda a: (int(a) & FULL).bit_count())
+    popc = staticmethod(_popc)
     clz = staticmethod(_clz)
 
     def __getattr__(self, name):

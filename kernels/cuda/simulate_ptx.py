@@ -92,7 +92,7 @@ def _ld_global(kind, looks=False):
         data, offset = _find(address, size, "read")
         value = _values(form.unpack_from(data, offset), floats)
         if looks:
-            poll()
+            poll((address, value))
         return value
 
     return load

@@ -14,6 +14,9 @@ import numpy as np
 from greenlet import getcurrent, greenlet
 
 WARP = 32
+PATIENCE = 50
+"""Rounds of polling without a store, a finished lane or a new sight after which blocks wait for ever."""
+
 FULL = 0xFFFFFFFF
 
 
@@ -77,14 +80,18 @@ class Dim3:
 
 class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
-    after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way."""
+    after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
+    looked at."""
 
-    __slots__ = ("block", "clock", "greenlet", "groups", "index", "open", "seen", "site", "thread", "value", "warp")
+    __slots__ = (
+        *("block", "clock", "greenlet", "groups", "index", "open", "polled"),
+        *("seen", "site", "thread", "value", "warp"),
+    )
 
     def __init__(self, block, index, thread, warp):
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
         self.clock, self.seen = 1, block.origin
-        self.open, self.groups = [], []
+        self.open, self.groups, self.polled = [], [], set()
         self.value = self.site = None
         self.greenlet = greenlet(self._run)
 
@@ -140,9 +147,16 @@ def barrier(number, count, waits=True, combine=None, value=None):
     return State.hub.switch((lane.block.arrive_at_barrier, number, count, waits, combine, value))
 
 
-def poll():
-    """Called by a lane after it looked at memory that other blocks write: others may run first."""
-    State.hub.switch((State.lane.block.poll,))
+def poll(seen=None):
+    """Called by a lane that looks at memory which other blocks write: others may run first.
+
+    ``seen`` is what it saw, an address and a value: progress when it is new to the lane.
+    """
+    lane = State.lane
+    if seen is not None and seen not in lane.polled:
+        lane.polled.add(seen)
+        State.progress += 1
+    State.hub.switch((lane.block.poll,))
 
 
 class Block:
@@ -307,7 +321,7 @@ def run_grid(start, count, order, resident):
             if waiting and len(under_way) < resident:
                 under_way.append(start(waiting.pop()))
                 idle = 0
-            elif under_way:
+            elif idle > PATIENCE:
                 lane = under_way[0].polling[0]
                 message = f"spins for ever: {len(under_way)} blocks under way, {len(waiting)} not started"
                 fault("barrier", message, lane)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from ptx_probe import ROWS, SHARED, build, inputs
 
 from qsa.kernels.cuda import simulate
 
@@ -373,3 +374,31 @@ def test_the_same_instructions_as_on_the_device():
     names = {name for table in tables for name in table} | {"shared_base", "global_base"}
     assert len(names) > 60
     assert not [name for name in names if not callable(getattr(ptx, name, None))]
+
+
+def test_many_looks_at_memory_are_no_spinning():
+    """A lane may look at many places, each once, before anything else happens."""
+
+    def looks(words, out):
+        total = 0
+        for i in range(words.shape[0]):
+            total += ptx.ld_global_volatile_i32(ptx.global_base(words) + 4 * i)
+        out[0] = total
+
+    out = zeros()
+    run(looks, np.arange(200, dtype=np.int32), out, block=1)
+    assert out[0] == 199 * 100
+
+
+def test_the_probe_of_all_instructions_runs():
+    """What ``tests/gpu`` compares with a device; here against a few answers known by hand."""
+    integers, floats = inputs()
+    out, wide = np.full((ROWS, 32), -1, np.int32), np.zeros(4, np.int64)
+    simulate.launch(build(compiler, ptx), 1, 32, (integers, floats, out, wide), shared=SHARED)
+    a, b, c = (x.astype(np.int64) for x in integers[:3])
+    assert (out[4] == a).all()
+    assert wide[0] == (7 * a).sum() and wide[1] == max(0, b.max()) and wide[2] == 32 % 10
+    assert wide[3] == int(c.sum()) % 2**32
+    # Half to even, saturation, and what a half rounds to.
+    assert out[6, 2:7].tolist() == [0, 2, 2, 0, -2] and out[7, 5:7].tolist() == [-1, -2]
+    assert out[6, 9] == -(2**31) and out[5, 9] == 0 and out[9, 8] == 0x7C00

@@ -1,0 +1,185 @@
+"""Tests of ``append_kv`` and ``append_index`` on CUDA, for the simulator and a device: the exact arithmetic's bytes.
+
+The fixture ``backend`` is a :class:`Backend`.
+"""
+
+import numpy as np
+import pytest
+
+from qsa.kernels import ops
+from qsa.reference.exact import append_index, append_kv
+from qsa.reference.geometry import REAL, Geometry, step_records
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
+
+SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_dim=32)
+
+
+class Backend:
+    """The operations of one compiler, called with NumPy arrays; ``operations`` maps names to functions."""
+
+    def __init__(self, operations):
+        self.to_device, self.to_host = operations["to_device"], operations["to_host"]
+        self.launches = operations["launches"]
+        self._operations = operations
+
+    def append_kv(self, k, v, kv, steps, slots=None):
+        return self._operations["append_kv"](*map(self.to_device, (k, v)), kv, *map(self.to_device, (steps, slots)))
+
+    def append_index(self, raw, steps, index):
+        return self._operations["append_index"](self.to_device(raw), self.to_device(steps), index)
+
+
+def same_kv(backend, kv, on_device):
+    """Every byte of pool and host copy."""
+    back = backend.to_host(on_device)
+    for one, other in ((kv.pool, back.pool), (kv.host, back.host)):
+        if one is None:
+            assert other is None
+            continue
+        for side, seen in ((one.k, other.k), (one.v, other.v)):
+            np.testing.assert_array_equal(side.codes.view(np.uint8), seen.codes.view(np.uint8))
+            np.testing.assert_array_equal(side.scale.view(np.uint16), seen.scale.view(np.uint16))
+
+
+def poisoned(format, capacity, geometry=REAL, **options):
+    """A PagedKV whose every byte is 0xC5, so that a byte left unwritten or written by mistake shows."""
+    kv = PagedKV.new(format, capacity, geometry=geometry, **options)
+    for pool in (kv.pool, kv.host):
+        for side in (pool.k, pool.v) if pool else ():
+            side.codes.view(np.uint8).fill(0xC5)
+            side.scale.view(np.uint16).fill(0xC5C5)
+    return kv
+
+
+def vectors(rng, rows, geometry=REAL):
+    """K or V whose groups have very different magnitudes; one group all 0, one below the smallest fp16 scale."""
+    x = rng.standard_normal((rows, geometry.n_head_kv, geometry.head_dim)).astype(np.float32)
+    x *= np.exp(3 * rng.standard_normal((rows, geometry.n_head_kv, 1))).astype(np.float32)
+    x[0, 0, :64], x[-1, -1, -64:] = 0, 1e-9 * x[-1, -1, -64:]
+    return x
+
+
+@pytest.mark.parametrize("format", ["int8", "q4_0", "k8v4", "fp16"])
+@pytest.mark.parametrize("geometry", [REAL, SMALL], ids=["real", "small"])
+def test_append_kv_gives_the_reference_bytes(backend, format, geometry):
+    """A window over two pages, one of them not resident, an unused row between."""
+    rng = np.random.default_rng(1)
+    positions = [2, 3, -1, 4, 5]
+    k, v = vectors(rng, 5, geometry), vectors(rng, 5, geometry)
+    steps = step_records(positions, geometry=geometry)
+    for table in ([1, 0, 2], [2, -1, 1], [-1, -1, -1]):
+        kv = poisoned(format, 12, geometry, table=np.array(table), host=True)
+        on_device = backend.to_device(kv)
+        assert append_kv(k, v, kv, steps)
+        assert backend.append_kv(k, v, on_device, steps) is True
+        same_kv(backend, kv, on_device)
+
+
+@pytest.mark.parametrize("page_size", [1, 64])
+def test_page_sizes_and_one_row_at_a_time(backend, page_size):
+    rng = np.random.default_rng(2)
+    k, v = vectors(rng, 3, SMALL), vectors(rng, 3, SMALL)
+    steps = step_records([62, 63, 64], geometry=SMALL)
+    kv = poisoned("k8v4", 128, SMALL, page_size=page_size)
+    window, rows = backend.to_device(kv), backend.to_device(kv)
+    append_kv(k, v, kv, steps)
+    backend.append_kv(k, v, window, steps)
+    for i in range(3):
+        backend.append_kv(k[i : i + 1], v[i : i + 1], rows, steps[i : i + 1])
+    same_kv(backend, kv, window)
+    same_kv(backend, kv, rows)
+
+
+def test_several_slots_of_mixed_formats_in_one_call(backend):
+    """One launch a coding; every row goes to its own slot, whatever the others' pools are."""
+    rng = np.random.default_rng(3)
+    kvs = [poisoned(format, 8, SMALL, host=host) for format, host in (("int8", 1), ("q4_0", 0), ("k8v4", 1))]
+    on_device = backend.to_device(kvs)
+    slots = np.array([2, 0, 1, 2], np.int32)
+    k, v = vectors(rng, 4, SMALL), vectors(rng, 4, SMALL)
+    steps = step_records([0, 7, 3, 1], geometry=SMALL)
+    append_kv(k, v, kvs, steps, slots)
+    before = sum(backend.launches().values())
+    backend.append_kv(k, v, on_device, steps, slots)
+    assert sum(backend.launches().values()) - before == 2
+    for kv, seen in zip(kvs, on_device, strict=True):
+        same_kv(backend, kv, seen)
+
+
+def test_append_kv_leaves_rows_beyond_the_capacity_and_refuses_other_geometries(backend):
+    kv = poisoned("int8", 4, SMALL)
+    on_device = backend.to_device(kv)
+    x = np.ones((1, 2, 64), np.float32)
+    assert backend.append_kv(x, x, on_device, step_records([4], geometry=SMALL))
+    same_kv(backend, kv, on_device)
+
+    odd = Geometry(n_head=2, n_head_kv=1, head_dim=192, n_rot=16)
+    before, launched = ops.refusals().get(("append_kv", "geometry"), 0), backend.launches()
+    x = np.ones((1, 1, 192), np.float32)
+    refused = backend.to_device(poisoned("int8", 4, odd))
+    assert backend.append_kv(x, x, refused, step_records([0], geometry=odd)) is False
+    assert ops.refusals()["append_kv", "geometry"] == before + 1
+    assert backend.launches() == launched
+    with pytest.raises(ValueError, match="slots"):
+        backend.append_kv(x, x, [refused, refused], step_records([0], geometry=odd))
+    with pytest.raises(ValueError, match="k, v"):
+        backend.append_kv(x[..., :8], x, refused, step_records([0], geometry=odd))
+
+
+def make_index(rng, geometry=REAL, blocks=6, **options):
+    index = Index(blocks, rng.standard_normal(geometry.idx_dim).astype(np.float32) + 1, geometry, **options)
+    for name in ("tail", "dead", "pooled"):
+        getattr(index, name).fill(np.nan)
+    return index
+
+
+def same_index(backend, index, on_device):
+    back = backend.to_host(on_device)
+    for name in ("tail", "dead", "pooled"):
+        np.testing.assert_array_equal(
+            getattr(index, name).view(np.uint32), getattr(back, name).view(np.uint32), err_msg=name
+        )
+
+
+@pytest.mark.parametrize("geometry", [REAL, SMALL], ids=["real", "small"])
+def test_append_index_in_windows_and_row_by_row(backend, geometry):
+    """The same 14 keys one at a time, in windows of 3 and 8, and in one call of two launches."""
+    rng = np.random.default_rng(4)
+    raw = rng.standard_normal((14, geometry.idx_dim)).astype(np.float32)
+    steps = step_records(range(14), geometry=geometry)
+    index = make_index(rng, geometry, mscale=1.25)
+    fresh = [backend.to_device(index) for _ in range(4)]
+    append_index(raw, steps, index)
+    for size, on_device in zip((1, 3, 8, 14), fresh, strict=True):
+        for start in range(0, 14, size):
+            part = slice(start, start + size)
+            assert backend.append_index(raw[part], steps[part], on_device) is True
+        same_index(backend, index, on_device)
+
+
+def test_append_index_after_a_rejected_draft_and_with_unused_rows(backend):
+    """A block completed, taken back and completed again with other keys; unused rows in the window."""
+    rng = np.random.default_rng(5)
+    index = make_index(rng, SMALL)
+    on_device = backend.to_device(index)
+    for positions in ([0, 1, 2, 3, 4, 5], [3, 4, 5, 6], [-1, 7, -1, 8, -1]):
+        raw = rng.standard_normal((len(positions), 32)).astype(np.float32)
+        steps = step_records(positions, geometry=SMALL)
+        append_index(raw, steps, index)
+        backend.append_index(raw, steps, on_device)
+        same_index(backend, index, on_device)
+
+
+def test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometries(backend):
+    rng = np.random.default_rng(6)
+    index = make_index(rng, SMALL, blocks=1)
+    on_device = backend.to_device(index)
+    raw = rng.standard_normal((1, 32)).astype(np.float32)
+    backend.append_index(raw, step_records([7], geometry=SMALL), on_device)
+    same_index(backend, index, on_device)
+    odd = Geometry(n_rot=12, idx_dim=128)
+    launched = backend.launches()
+    raw = np.zeros((1, 128), np.float32)
+    assert backend.append_index(raw, step_records([0]), backend.to_device(make_index(rng, odd))) is False
+    assert backend.launches() == launched

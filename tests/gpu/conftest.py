@@ -1,0 +1,21 @@
+"""Tests in this folder need a CUDA device; without one they are skipped and say what is missing."""
+
+import pytest
+
+
+def _missing():
+    try:
+        from qsa.kernels.cuda.compiler import current_device
+
+        current_device()
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def device():
+    """The device, or a skip."""
+    missing = _missing()
+    if missing:
+        pytest.skip(missing)
