@@ -57,7 +57,7 @@ def _chosen(arguments, arithmetic):
     return suite.collect(arguments.modules or list(suite.MODULES), arithmetic)
 
 
-def _check_target(option, path):
+def check_target(option, path):
     """Raises ValueError when ``path`` cannot be written: better before the run than after it. Makes its folder."""
     if path is None:
         return
@@ -79,8 +79,8 @@ def run(arguments):
         for one in cases:
             print(one.text)
         return 0
-    _check_target("--json", arguments.json)
-    _check_target("--junit", arguments.junit)
+    check_target("--json", arguments.json)
+    check_target("--junit", arguments.junit)
     # A kernel under development lies in the folder where the command is typed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -14,6 +14,7 @@ from rich.table import Table
 from qsa.golden import evidence, sources
 
 from . import evidence_run
+from .command import check_target
 
 SHOWN = 6
 """Changed files that ``check`` names before it counts the rest."""
@@ -68,6 +69,7 @@ def run(arguments):
         # Before the device is asked: an argument's fault is said at once.
         evidence.check_name(Path(arguments.out).stem)
         _base(Path(arguments.out), arguments.merge)
+        check_target("--out", arguments.out)
     facts = evidence_run.device_facts()
     path = Path(arguments.out or evidence.FOLDER / f"{evidence.default_name(facts['device'])}.json")
     base = _base(path, arguments.merge)
