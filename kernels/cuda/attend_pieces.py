@@ -28,12 +28,14 @@ from .ptx import (
     ld_global_v4_f32_nc,
     ld_shared_f32,
     ld_shared_i32,
+    ld_shared_i64,
     ld_shared_v4_f32,
     ld_shared_v4_i32,
     shared_base,
     st_global_f32,
     st_shared_f32,
     st_shared_i32,
+    st_shared_i64,
     st_shared_v4_f32,
 )
 
@@ -58,8 +60,8 @@ NAN = 0x7FC00000
 
 def shared_words(group, dim):
     """Words of shared memory that a block needs for ``group`` heads of ``dim`` dims: queries, sums, values being
-    summed, scores, rows, four numbers a head."""
-    return dim * (2 * group + 8 * TOGETHER) + CHUNK * (group + 1) + 4 * group
+    summed, scores, rows, four numbers a head, a pool's fields."""
+    return dim * (2 * group + 8 * TOGETHER) + CHUNK * (group + 1) + 4 * group + 2 * POOL_FIELDS
 
 
 @device_function
@@ -111,6 +113,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     weights = buffer + 8 * TOGETHER * head_bytes
     rows_at = weights + group * CHUNK * 4
     tops = rows_at + CHUNK * 4
+    fields = tops + 4 * group * 4
     masses, fades, poison = tops + group * 4, tops + 2 * group * 4, tops + 3 * group * 4
     words = shared_words(group, dim)
 
@@ -199,14 +202,14 @@ def pieces_kernel(group, dim, k_coding, v_coding):
         width = ld_global_i32_nc(global_base(steps) + int64(row) * 16 + 12)
         width = int32(max(min(width, cap), 0))
         length, n_reached = reached(width, splits)
-        k_codes, k_scale = _field(pools, which, 0), _field(pools, which, 1)
-        v_codes, v_scale = _field(pools, which, 2), _field(pools, which, 3)
-        table = _field(pools, which, 4)
-        capacity, page_size = int32(_field(pools, which, 5)), int32(_field(pools, which, 6))
-        ids_row = global_base(ids) + int64(row) * cap * 4
+        # The addresses wait in shared memory: the registers are needed for K and V.
+        for i in range(POOL_FIELDS):
+            if thread == i:
+                st_shared_i64(int32(shared + fields + i * 8), _field(pools, which, i))
         piece = int32(cuda.blockIdx.x)
         if piece < n_reached:
             load_queries(global_base(q) + (int64(row) * n_head_kv + g) * (group * head_bytes), shared, lane, part)
+        cuda.syncthreads()
         while piece < n_pieces:
             if piece >= n_reached:
                 if thread < group:
@@ -220,17 +223,28 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 if thread < CHUNK:
                     found = int32(-1)
                     if first + thread < stop:
-                        cell = ld_global_i32_nc(ids_row + int64(first + thread) * 4)
-                        found = row_of(cell, table, capacity, page_size, n_head_kv, g)
+                        cell = ld_global_i32_nc(global_base(ids) + (int64(row) * cap + (first + thread)) * 4)
+                        found = row_of(
+                            cell,
+                            ld_shared_i64(int32(shared + fields + 32)),
+                            int32(ld_shared_i64(int32(shared + fields + 40))),
+                            int32(ld_shared_i64(int32(shared + fields + 48))),
+                            n_head_kv,
+                            g,
+                        )
                     st_shared_i32(int32(shared + rows_at + thread * 4), found)
                 cuda.syncthreads()
                 r0, r1, r2, r3 = ld_shared_v4_i32(int32(shared + rows_at + part * 32))
                 r4, r5, r6, r7 = ld_shared_v4_i32(int32(shared + rows_at + part * 32 + 16))
+                k_codes = ld_shared_i64(int32(shared + fields))
+                k_scale = ld_shared_i64(int32(shared + fields + 8))
                 k0, k1 = load_k(k_codes, k_scale, r0, lane), load_k(k_codes, k_scale, r1, lane)
                 k2, k3 = load_k(k_codes, k_scale, r2, lane), load_k(k_codes, k_scale, r3, lane)
                 k4, k5 = load_k(k_codes, k_scale, r4, lane), load_k(k_codes, k_scale, r5, lane)
                 k6, k7 = load_k(k_codes, k_scale, r6, lane), load_k(k_codes, k_scale, r7, lane)
                 if early:
+                    v_codes = ld_shared_i64(int32(shared + fields + 16))
+                    v_scale = ld_shared_i64(int32(shared + fields + 24))
                     v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
                     v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
                     v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
@@ -262,6 +276,8 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                     head = int32(head + warps)
                 cuda.syncthreads()
                 if not early:
+                    v_codes = ld_shared_i64(int32(shared + fields + 16))
+                    v_scale = ld_shared_i64(int32(shared + fields + 24))
                     v0, v1 = load_v(v_codes, v_scale, r0, lane), load_v(v_codes, v_scale, r1, lane)
                     v2, v3 = load_v(v_codes, v_scale, r2, lane), load_v(v_codes, v_scale, r3, lane)
                     v4, v5 = load_v(v_codes, v_scale, r4, lane), load_v(v_codes, v_scale, r5, lane)
