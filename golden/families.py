@@ -2,13 +2,21 @@
 
 A family is a module with ``ALLOWED`` (parameter -> allowed values), ``make_inputs(recipe)``, ``produce(recipe,
 compute)`` whose ``compute`` is the reference unless another is given, and ``grid()``, the recipes that are kept as
-goldens. A kernel under test is checked by ``Store.check(name, partial(produce, compute={"attend": kernel}))``.
+goldens. A kernel under test is checked by ``Store.check(name, partial(produce, compute={"attend": kernel}))``. A family
+is called as its operation is; that of ``verify_batch`` is an object with several operations.
 """
 
-from . import attend, case, select
+from . import append_index, append_kv, attend, block_scores, case, select, verify_batch
 from .recipe import name_of
 
-FAMILIES = {"attend": attend, "select": select}
+FAMILIES = {
+    "append_kv": append_kv,
+    "append_index": append_index,
+    "block_scores": block_scores,
+    "select": select,
+    "attend": attend,
+    "verify_batch": verify_batch,
+}
 
 
 def produce(family, recipe, compute=None):

@@ -37,8 +37,9 @@ def window(recipe):
 
 def name_of(family, recipe):
     """A golden's name from its recipe, without the seed: ``attend-64k-int8-4rows-tail3-blocks-page4``."""
-    words = {"rows": "{}rows", "tail": "tail{}", "page": "page{}"}
+    words = {"slots": "{}slots", "rows": "{}rows", "tail": "tail{}", "page": "page{}"}
     parts = [words.get(key, "{}").format(value) for key, value in recipe.items() if key not in ("context", "seed")]
     cells = recipe["context"]
-    size = f"{cells >> 20}m" if cells % 2**20 == 0 else f"{cells >> 10}k" if cells % 2**10 == 0 else f"{cells}cells"
+    large = ((2**20, "m"), (2**10, "k"))
+    size = next((f"{cells // unit}{letter}" for unit, letter in large if cells and cells % unit == 0), f"{cells}cells")
     return "-".join([family, size, *parts]).lower()

@@ -1,0 +1,40 @@
+"""Pooled keys of a whole context at once: the bits of ``reference.exact.append_index`` without its loop over rows."""
+
+import numpy as np
+
+from qsa.reference.exact.scalar import lane_sum
+
+
+def _norm_rotate(x, index, rope):
+    """``x`` [n, idx_dim] float32 normed, then rotated by ``rope`` [n, n_rot], in the original's order."""
+    g = index.geometry
+    mean = lane_sum(x * x) / np.float32(g.idx_dim)
+    x = x * (np.float32(1) / np.sqrt(mean + np.float32(g.eps)))[:, None] * index.weight
+    half = g.n_rot // 2
+    a, b, cos, sin = x[:, :half].copy(), x[:, half : g.n_rot].copy(), rope[:, :half], rope[:, half:]
+    x[:, :half] = a * cos - b * sin
+    x[:, half : g.n_rot] = b * cos + a * sin
+    return x
+
+
+def whole_context(raw, index):
+    """``index`` after the raw keys [n, idx_dim] float32 of cells 0 to n - 1: tail, dead key and pooled keys.
+
+    index  a new Index of dtype float32. Behind the open cells its tail stays as it is; the row-by-row form leaves keys
+           of the last block there, which have no meaning.
+
+    Returns the index. Raises ValueError when the cells do not fit it.
+    """
+    ratio = index.geometry.ratio
+    blocks, tail = divmod(len(raw), ratio)
+    if blocks >= index.max_blocks:
+        raise ValueError(f"raw: {len(raw)} cells: the index holds {index.max_blocks} blocks, the spare one included")
+    if len(raw):
+        index.dead[:] = _norm_rotate(raw[:1], index, index.rope0[None])[0]
+    if blocks:
+        total = raw[0 : blocks * ratio : ratio]
+        for place in range(1, ratio):
+            total = total + raw[place : blocks * ratio : ratio]
+        index.pooled[:blocks] = _norm_rotate(total * np.float32(1 / ratio), index, index.rope[:blocks])
+    index.tail[:tail] = raw[blocks * ratio :]
+    return index
