@@ -1,0 +1,125 @@
+"""What the blocks of one row tell each other in the exact ``attend``: maxima, then mass and sums.
+
+The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for those
+of the others; later it sends every other block its part of that one's share of the outputs. Both go through 64-bit words
+of the scratch which hold UNSET until they are written, so a word announces itself: no flag, no fence, no counter. A
+word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
+
+Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
+ever needed at once, far below the number that are resident, so waiting always ends.
+"""
+
+from .attend_scores import HEAD_BYTES, HEADS, DIM
+from .compiler import cuda, device_function, int32, int64
+from .ptx import (
+    ld_global_relaxed_i64,
+    ld_shared_i32,
+    ld_shared_i64,
+    red_shared_max_i32,
+    st_global_relaxed_i64,
+    st_shared_i64,
+)
+
+UNSET = -(1 << 63)
+"""A value that no maximum, mass or sum takes."""
+
+BATCH = 12
+"""Words that a lane waits for at once."""
+
+FULL = 0xFFFFFFFF
+VALUES = HEADS * DIM
+
+
+def words(splits, v_groups):
+    """Words of scratch for one row and KV head cut into ``splits``."""
+    return splits * (HEADS * (1 + v_groups) + splits * HEADS + VALUES)
+
+
+@device_function
+def mass_address(base, splits, sender, owner, head, v_groups):
+    """Where ``sender`` leaves the mass of a head for ``owner``."""
+    return base + int64(splits * (HEADS * (1 + v_groups)) + (sender * splits + owner) * HEADS + head) * 8
+
+
+@device_function
+def sum_address(base, splits, sender, value, v_groups):
+    """Where ``sender`` leaves its part of output ``value`` = head * 256 + dim."""
+    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * VALUES + value) * 8
+
+
+@device_function
+def publish_maxima(base, split, records, v_groups, lane, clear):
+    """Leave this block's maxima in the scratch, or ``clear`` them again. ``lane`` of the block."""
+    kinds = 1 + v_groups
+    if lane < HEADS * kinds:
+        word = int64(UNSET)
+        if not clear:
+            word = int64(ld_shared_i32(int32(records + lane // kinds * HEAD_BYTES + lane % kinds * 4)))
+        st_global_relaxed_i64(base + int64(split * (HEADS * kinds) + lane) * 8, word)
+
+
+@device_function
+def gather_maxima(base, active, records, v_groups, lane, lanes):
+    """Fold the maxima of all ``active`` blocks into this block's records."""
+    kinds = 1 + v_groups
+    total = int32(active * (HEADS * kinds))
+    found = cuda.local.array(4, int64)
+    for start in range(lane, total, int32(lanes * 4)):
+        waiting = True
+        while waiting:
+            waiting = False
+            for i in range(4):
+                word = min(int32(start + i * lanes), int32(total - 1))
+                found[i] = ld_global_relaxed_i64(base + int64(word) * 8)
+                waiting = waiting or found[i] == UNSET
+        for i in range(4):
+            word = int32(min(int32(start + i * lanes), int32(total - 1)) % (HEADS * kinds))
+            red_shared_max_i32(int32(records + word // kinds * HEAD_BYTES + word % kinds * 4), int32(found[i]))
+
+
+@device_function
+def send_mass(base, split, splits, active, masses, v_groups, lane, lanes):
+    """Leave this block's mass of every head [12] int64, at the shared address ``masses``, for every block of the row."""
+    for i in range(lane, int32(active * HEADS), int32(lanes)):
+        owner, head = int32(i // HEADS), int32(i % HEADS)
+        st_global_relaxed_i64(
+            mass_address(base, splits, split, owner, head, v_groups), ld_shared_i64(int32(masses + head * 8))
+        )
+
+
+@device_function
+def receive_mass(base, split, splits, active, masses, head, v_groups, lane):
+    """One warp, one head: its mass over all blocks to ``masses``; the words are cleared."""
+    total = int64(0)
+    for sender in range(lane, active, int32(32)):
+        at = mass_address(base, splits, sender, split, head, v_groups)
+        word = ld_global_relaxed_i64(at)
+        while word == UNSET:
+            word = ld_global_relaxed_i64(at)
+        st_global_relaxed_i64(at, int64(UNSET))
+        total += word
+    for distance in (16, 8, 4, 2, 1):
+        total += cuda.shfl_xor_sync(FULL, total, distance)
+    if lane == 0:
+        st_shared_i64(int32(masses + head * 8), total)
+
+
+@device_function
+def receive_sum(base, splits, active, value, v_groups):
+    """Output ``value``'s sum over all blocks; the words are cleared."""
+    total = int64(0)
+    found = cuda.local.array(BATCH, int64)
+    for start in range(int32(0), active, int32(BATCH)):
+        waiting = True
+        while waiting:
+            waiting = False
+            for i in range(BATCH):
+                found[i] = int64(0)
+                if start + i < active:
+                    found[i] = ld_global_relaxed_i64(sum_address(base, splits, int32(start + i), value, v_groups))
+                waiting = waiting or found[i] == UNSET
+        for i in range(BATCH):
+            total += found[i]
+            if start + i < active:
+                st_global_relaxed_i64(sum_address(base, splits, int32(start + i), value, v_groups), int64(UNSET))
+    return total

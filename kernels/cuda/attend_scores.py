@@ -1,0 +1,340 @@
+"""Scores of the exact ``attend`` on tensor cores: the query in fixed point, dots per group, both maxima.
+
+Design section 4, steps 1 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The three
+limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb of a
+score:
+
+=======  ==========================  ===================================
+product  column 2i                   column 2i + 1
+=======  ==========================  ===================================
+0, 1, 2  head i, limb 0, 1, 2        head 4 + i, the same limb
+3        head 8 + i, limb 0          head 8 + i, limb 1
+4        head 8 + i, limb 2          nothing
+=======  ==========================  ===================================
+
+Lane 4g + i thus holds cells g and g + 8 of a tile for the heads i, 4 + i and 8 + i. A sum over dims has no order, so K
+is read straight into the registers in which the instruction wants it, 16 bytes a lane, and only the query is permuted.
+Nothing in here waits for another warp.
+"""
+
+import numpy as np
+
+from ...reference.exact.attend import NO_CELL
+from ...reference.exact.scalar import EXP2, QUERY_BITS, SCORE_LIMIT
+from .compiler import cuda, device_function, float32, int32, int64, libdevice
+from .ptx import (
+    float_as_int,
+    floor_s32,
+    int_as_float,
+    ld_global_i32_nc,
+    ld_global_v4_f32_nc,
+    ld_global_v4_i32_nc,
+    ld_shared_f32,
+    ld_shared_i32,
+    ld_shared_v4_f32,
+    ld_shared_v4_i32,
+    prmt,
+    red_shared_max_i32,
+    rint_s32,
+    st_shared_f32,
+    st_shared_i32,
+)
+
+DIM = 256
+HEADS = 12
+"""Query heads of one KV head that the products hold; fewer leave columns empty."""
+
+TILE = 16
+"""Cells of one product."""
+
+PRODUCTS = 5
+QUERY_BYTES = 4 * PRODUCTS * 32 * 16
+"""Bytes of the query's limbs: for each pair of 32-dim steps and product, four registers of each lane."""
+
+HEAD_BYTES = 64
+"""Bytes of a head's record: words 0 to 8 the maxima, then the factor of its scores and whether it is poisoned."""
+
+FACTOR, POISON = 9, 10
+FULL = 0xFFFFFFFF
+LIMIT = float(SCORE_LIMIT)
+LOG2_UNITS = float(np.float32(np.log2(np.e) / np.sqrt(DIM)))
+C1, C2, C3, C4, C5, C6 = EXP2
+INFINITE = 0x7F800000
+
+
+@device_function
+def pow2(k):
+    """float32 2^k for k in -126..127."""
+    return int_as_float(int32((k + 127) << 23))
+
+
+@device_function
+def scaled(x, k):
+    """float32 x * 2^k rounded once, for k in -250..250 and an x whose half-way product is a normal number or 0."""
+    half = int32(k >> 1)
+    return libdevice.fmul_rn(libdevice.fmul_rn(x, pow2(half)), pow2(int32(k - half)))
+
+
+@device_function
+def exp2_fraction(f):
+    """2^f for f in 0..1: Horner, float32 multiply and add."""
+    r = libdevice.fadd_rn(libdevice.fmul_rn(float32(C6), f), float32(C5))
+    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C4))
+    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C3))
+    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C2))
+    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C1))
+    return libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(1))
+
+
+@device_function
+def transpose_bytes(a, b, c, d):
+    """Four words of four bytes, transposed: result i holds byte i of a, b, c and d."""
+    p, q = prmt(a, b, int32(0x5140)), prmt(c, d, int32(0x5140))
+    r, s = prmt(a, b, int32(0x7362)), prmt(c, d, int32(0x7362))
+    low, high = int32(0x5410), int32(0x7632)
+    return prmt(p, q, low), prmt(p, q, high), prmt(r, s, low), prmt(r, s, high)
+
+
+@device_function
+def rotate_lanes(x, lane):
+    """The rotation of a 256-vector, dims 8 * lane to 8 * lane + 7 in the local array ``x``, in the reference's order."""
+    for stride in (1, 2, 4):
+        for i in range(8):
+            if not i & stride:
+                low, high = x[i], x[i + stride]
+                x[i] = libdevice.fadd_rn(low, high)
+                x[i + stride] = libdevice.fadd_rn(low, -high)
+    for distance in (1, 2, 4, 8, 16):
+        for i in range(8):
+            other = cuda.shfl_xor_sync(FULL, x[i], distance)
+            mine = x[i]
+            if lane & distance:
+                mine = -mine
+            x[i] = libdevice.fadd_rn(other, mine)
+    for i in range(8):
+        x[i] = libdevice.fmul_rn(x[i], float32(1 / 16))
+
+
+@device_function
+def query_place(head, limb, word, k_groups):
+    """Byte at which limb ``limb`` of dims 4 * word to 4 * word + 3 of a head stands among the query's limbs.
+
+    int8 K (4 groups): a lane reads 16 consecutive dims, four words, of each 64; q4_0 (8 groups): of each 32 the
+    4 low nibbles and the 4 high nibbles of a word.
+    """
+    if k_groups == 4:
+        pair, quarter, register = word >> 4, (word >> 2) & 3, word & 3
+    else:
+        pair, quarter, register = word >> 4, word & 3, ((word >> 3) & 1) * 2 + ((word >> 2) & 1)
+    if head < 8:
+        product, column = limb, 2 * (head & 3) + (head >> 2)
+    elif limb < 2:
+        product, column = 3, 2 * (head - 8) + limb
+    else:
+        product, column = 4, 2 * (head - 8)
+    return int32(((pair * PRODUCTS + product) * 32 + column * 4 + quarter) * 16 + register * 4)
+
+
+@device_function
+def store_query(address, head, present, k_groups, limbs, records, lane):
+    """One warp, one head: its 256 query values at the global ``address`` to limbs in shared memory, and its record.
+
+    ``present``: 0 for a head that the model does not have; its limbs are 0.
+    """
+    x = cuda.local.array(8, float32)
+    for i in range(8):
+        x[i] = float32(0)
+    if present:
+        x[0], x[1], x[2], x[3] = ld_global_v4_f32_nc(int64(address + lane * 32))
+        x[4], x[5], x[6], x[7] = ld_global_v4_f32_nc(int64(address + lane * 32 + 16))
+    if k_groups == 8:
+        rotate_lanes(x, lane)
+    # Magnitudes order as their bits do, and everything not finite is above every finite number.
+    largest = int32(0)
+    for i in range(8):
+        largest = max(largest, int32(float_as_int(x[i]) & 0x7FFFFFFF))
+    for distance in (16, 8, 4, 2, 1):
+        largest = max(largest, int32(cuda.shfl_xor_sync(FULL, largest, distance)))
+    finite = largest < INFINITE
+    e = int32((largest >> 23) - 126)
+    if largest < 0x00800000:
+        e = int32((float_as_int(libdevice.fmul_rn(int_as_float(largest), pow2(64))) >> 23) - 126 - 64)
+    if largest == 0 or not finite:
+        e = int32(0)
+    qi = cuda.local.array(4, int32)
+    for half in range(2):
+        for i in range(4):
+            value = int32(0)
+            if finite:
+                value = rint_s32(scaled(x[half * 4 + i], int32(QUERY_BITS - e)))
+            # Balanced bytes: the digits of v are the bytes of v + 0x8080, the two low ones with their top bit turned.
+            qi[i] = int32(value + 0x8080)
+        low, middle, high, _ = transpose_bytes(qi[0], qi[1], qi[2], qi[3])
+        word = int32(lane * 2 + half)
+        st_shared_i32(int32(limbs + query_place(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
+        st_shared_i32(int32(limbs + query_place(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
+        last = int32(limbs + query_place(head, 2, word, k_groups))
+        st_shared_i32(last, high)
+        if head >= 8:
+            st_shared_i32(int32(last + 64), int32(0))
+    record = int32(records + head * HEAD_BYTES)
+    if lane < FACTOR:
+        st_shared_i32(int32(record + lane * 4), int32(NO_CELL))
+    if lane == FACTOR:
+        st_shared_f32(int32(record + FACTOR * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
+    if lane == POISON:
+        st_shared_i32(int32(record + POISON * 4), int32(0 if finite else 1))
+
+
+@device_function
+def nibbles(word):
+    """Signed codes -8..7 in bytes of the low nibbles of ``word``."""
+    return int32(((word & 0x0F0F0F0F) + 0x78787878) ^ -0x7F7F7F80)
+
+
+@device_function
+def load_k(raw, pair, base, low_row, high_row, quarter, k_groups):
+    """K of 64 dims (two steps) of this lane's two cells, rows of the pool, into the local array ``raw``."""
+    if k_groups == 4:
+        at = int64(pair * 64 + quarter * 16)
+        i = pair * 4
+        raw[i], raw[i + 1], raw[i + 2], raw[i + 3] = ld_global_v4_i32_nc(base + int64(low_row) * 256 + at)
+        i += 16
+        raw[i], raw[i + 1], raw[i + 2], raw[i + 3] = ld_global_v4_i32_nc(base + int64(high_row) * 256 + at)
+    else:
+        at = int64(pair * 32 + quarter * 4)
+        for step in range(2):
+            raw[pair * 2 + step] = ld_global_i32_nc(base + int64(low_row) * 128 + (at + step * 16))
+            raw[8 + pair * 2 + step] = ld_global_i32_nc(base + int64(high_row) * 128 + (at + step * 16))
+
+
+@device_function
+def k_words(raw, pair, step, k_groups):
+    """The four registers in which the product takes K of one 32-dim step."""
+    if k_groups == 4:
+        i = pair * 4 + step * 2
+        return raw[i], raw[i + 16], raw[i + 1], raw[i + 17]
+    low, high = raw[pair * 2 + step], raw[8 + pair * 2 + step]
+    return nibbles(low), nibbles(high), nibbles(int32(low >> 4)), nibbles(int32(high >> 4))
+
+
+@device_function
+def rounded_dot(low, middle, high):
+    """float32(high * 2^16 + middle * 2^8 + low), rounded once.
+
+    The integer is cut at bit 16 into two parts that a float32 holds exactly (as the mantissa of a large power of two),
+    so the one addition at the end rounds it; a 64-bit conversion would take four times as long.
+    """
+    rest = int32(middle * 256 + low)
+    upper = libdevice.fadd_rn(int_as_float(int32(high + (rest >> 16) + 0x53400000)), float32(-1.5 * 2.0**39))
+    lower = libdevice.fadd_rn(int_as_float(int32((rest & 0xFFFF) | 0x4B000000)), float32(-(2.0**23)))
+    return libdevice.fadd_rn(upper, lower)
+
+
+@device_function
+def clamped(t, factor):
+    """The score: t * factor within +-2^24; a NaN becomes +2^24."""
+    return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(LIMIT)), float32(-LIMIT))
+
+
+def make(k_groups, v_groups, mma_s8):
+    """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``."""
+    per_pair = k_groups // 4
+    registers = 32 if k_groups == 4 else 16
+    dot_registers, v_maxima = per_pair * PRODUCTS * 4, 3 * v_groups
+
+    @device_function
+    def score_cells(k_codes, count, first, step, limbs, records, rows, k_scale, exponents, scores, stride, lane):
+        """One warp: scores of the tiles first, first + step, ... of ``count`` cells to shared memory, and their maxima.
+
+        Shared addresses: ``rows`` [cells] rows of the pool or -1, ``k_scale`` [cells, k_groups] float32,
+        ``exponents`` [cells, v_groups] int32 (of the V scales), ``scores`` [12, stride words] float32. A cell that is
+        not selected gets the score NO_CELL.
+        """
+        g, quarter = int32(lane >> 2), int32(lane & 3)
+        tiles = int32((count + TILE - 1) // TILE)
+        factor = cuda.local.array(3, float32)
+        most = cuda.local.array(3, int32)
+        most_v = cuda.local.array(v_maxima, int32)
+        for i in range(3):
+            factor[i] = ld_shared_f32(int32(records + (quarter + 4 * i) * HEAD_BYTES + FACTOR * 4))
+            most[i] = int32(NO_CELL)
+        for i in range(3 * v_groups):
+            most_v[i] = int32(NO_CELL)
+        raw = cuda.local.array(registers, int32)
+        dots = cuda.local.array(dot_registers, int32)
+        total = cuda.local.array(6, float32)
+        scale = cuda.local.array(8, float32)
+        if first < tiles:
+            low = max(ld_shared_i32(int32(rows + (first * TILE + g) * 4)), int32(0))
+            high = max(ld_shared_i32(int32(rows + (first * TILE + g) * 4 + 32)), int32(0))
+            for pair in range(4):
+                load_k(raw, pair, k_codes, low, high, quarter, k_groups)
+        for tile in range(first, tiles, step):
+            cell = int32(tile * TILE + g)
+            # The next tile's K is fetched into each register as soon as this tile's has been used.
+            ahead = int32(min(tile + step, tiles - 1) * TILE + g)
+            low = max(ld_shared_i32(int32(rows + ahead * 4)), int32(0))
+            high = max(ld_shared_i32(int32(rows + ahead * 4 + 32)), int32(0))
+            if k_groups == 4:
+                at = int32(k_scale + cell * 16)
+                scale[0], scale[1], scale[2], scale[3] = ld_shared_v4_f32(at)
+                scale[4], scale[5], scale[6], scale[7] = ld_shared_v4_f32(int32(at + 128))
+            for pair in range(4):
+                for i in range(per_pair * PRODUCTS * 4):
+                    dots[i] = int32(0)
+                for product in range(PRODUCTS):
+                    b = ld_shared_v4_i32(int32(limbs + ((pair * PRODUCTS + product) * 32 + lane) * 16))
+                    for half in range(2):
+                        a0, a1, a2, a3 = k_words(raw, pair, half, k_groups)
+                        i = (half * (per_pair - 1) * PRODUCTS + product) * 4
+                        b0, b1 = (b[0], b[1]) if half == 0 else (b[2], b[3])
+                        dots[i], dots[i + 1], dots[i + 2], dots[i + 3] = mma_s8(
+                            a0, a1, a2, a3, b0, b1, dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
+                        )
+                load_k(raw, pair, k_codes, low, high, quarter, k_groups)
+                for one in range(per_pair):
+                    group = pair * per_pair + one
+                    for side in range(2):
+                        if k_groups == 4:
+                            factor_k = scale[side * 4 + group]
+                        else:
+                            factor_k = ld_shared_f32(int32(k_scale + ((cell + side * 8) * k_groups + group) * 4))
+                        i = one * PRODUCTS * 4 + side * 2
+                        for which in range(3):
+                            if which < 2:
+                                dot = rounded_dot(dots[i + which], dots[i + 4 + which], dots[i + 8 + which])
+                            else:
+                                dot = rounded_dot(dots[i + 12], dots[i + 13], dots[i + 16])
+                            term = libdevice.fmul_rn(dot, factor_k)
+                            place = side * 3 + which
+                            total[place] = term if group == 0 else libdevice.fadd_rn(total[place], term)
+            for side in range(2):
+                at = int32(cell + side * 8)
+                selected = ld_shared_i32(int32(rows + at * 4)) >= 0
+                for which in range(3):
+                    s = clamped(total[side * 3 + which], factor[which])
+                    if not selected:
+                        s = float32(NO_CELL)
+                    st_shared_f32(int32(scores + ((quarter + 4 * which) * stride + at) * 4), s)
+                    total[side * 3 + which] = s
+                for part in range(v_groups // 4):
+                    v = ld_shared_v4_i32(int32(exponents + (at * v_groups + part * 4) * 4))
+                    for which in range(3):
+                        n = floor_s32(total[side * 3 + which])
+                        most[which] = max(most[which], n)
+                        i = which * v_groups + part * 4
+                        most_v[i] = max(most_v[i], int32(n + v[0]))
+                        most_v[i + 1] = max(most_v[i + 1], int32(n + v[1]))
+                        most_v[i + 2] = max(most_v[i + 2], int32(n + v[2]))
+                        most_v[i + 3] = max(most_v[i + 3], int32(n + v[3]))
+        for which in range(3):
+            record = int32(records + (quarter + 4 * which) * HEAD_BYTES)
+            for group in range(-1, v_groups):
+                value = most[which] if group < 0 else most_v[which * v_groups + group]
+                for distance in (4, 8, 16):
+                    value = max(value, int32(cuda.shfl_xor_sync(FULL, value, distance)))
+                if g == 0:
+                    red_shared_max_i32(int32(record + (group + 1) * 4), value)
+
+    return score_cells

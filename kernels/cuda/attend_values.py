@@ -1,0 +1,279 @@
+"""Weights and weighted values of the exact ``attend`` on tensor cores.
+
+Design section 4, steps 6 and 7. Once the maxima are known every score s becomes one float32, its *power*
+r * 2^(n - top + BIAS) with (r, n) = exp2(s) and top the head's largest n: mass and weights are then roundings of the power
+times constants, since scaling by powers of two is exact, and float32 holds the power of every cell that can reach a byte of
+the output (see ``BIAS``).
+
+A product takes 32 cells (its inner dimension), 16 rows of weight bytes and 8 columns of dims. Four limbs of 12 heads
+fill the rows of three products; lane 4g + i holds, for its cells, limbs 0 to 3 of head g (products 0 and 1) and two limbs
+of head 8 + g / 2 (product 2), so the lane that computes a weight also feeds it to the product, and no weight passes
+through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells; nothing in here waits for another warp.
+"""
+
+from ...reference.exact.attend import NO_CELL
+from .attend_scores import FULL, HEAD_BYTES, HEADS, exp2_fraction, nibbles, pow2, transpose_bytes
+from .compiler import cuda, device_function, float32, int32, int64, libdevice
+from .ptx import (
+    float_as_int,
+    floor_s32,
+    int_as_float,
+    ld_global_u16_nc,
+    ld_global_v2_i32_nc,
+    ld_shared_f32,
+    ld_shared_i32,
+    ld_shared_v4_f32,
+    ld_shared_v4_i32,
+    rint_u32,
+    st_shared_f32,
+    st_shared_v4_f32,
+)
+
+BIAS = 100
+"""Exponent added to every power. A weight matters while n + v is at least M_j - 32, an output while M_j - top is at
+least -176 (below, O * 2^(M_j - top) / L rounds to 0), and v lies in -23..16: the power, at least 2^(-176 - 32 - 16 + BIAS), and its
+product with a scale stay normal, and the product with the largest scale stays finite, for a BIAS of 98 to 110."""
+
+REACH = 176
+EMPTY = -(1 << 27)
+"""Below every maximum over at least one cell."""
+
+STEP = 32
+"""Cells of one product."""
+
+FACTORS_BYTES = 32
+"""Bytes of a head's factors, one float32 per V group."""
+
+UNITS = 6
+"""Pieces of 4 dims of the sums that a lane holds: four of head g, then two of head 8 + g / 2."""
+
+
+@device_function
+def store_factors(records, factors, head, group):
+    """2^(30 + top - M_j - BIAS) of one head and V group to shared memory; 0 where no cell can matter."""
+    top = ld_shared_i32(int32(records + head * HEAD_BYTES))
+    most = ld_shared_i32(int32(records + head * HEAD_BYTES + 4 + group * 4))
+    factor = float32(0)
+    if most > EMPTY and top - most <= REACH:
+        factor = pow2(int32(30 + top - most - BIAS))
+    st_shared_f32(int32(factors + head * FACTORS_BYTES + group * 4), factor)
+
+
+@device_function
+def power(s, shift):
+    """r * 2^(n + shift) of a score; 0 where that is below the normal numbers."""
+    floor = libdevice.floorf(s)
+    r = exp2_fraction(libdevice.fadd_rn(s, -floor))
+    k = int32(floor_s32(s) + shift)
+    value = int_as_float(int32(float_as_int(r) + (k << 23)))
+    return value if k > -127 else float32(0)
+
+
+@device_function
+def mass(p):
+    """rint(r * 2^(30 + n - top)) of a power."""
+    return int64(rint_u32(libdevice.fmul_rn(p, pow2(int32(30 - BIAS)))))
+
+
+@device_function
+def store_powers(scores, count, records, head, lane):
+    """One warp, one head: scores [count] in shared memory to powers, in place. Returns the lane's part of the mass.
+
+    ``count`` is rounded up to a multiple of 4; the scores there must be set.
+    """
+    top = ld_shared_i32(int32(records + head * HEAD_BYTES))
+    shift = int32(BIAS - top)
+    if top == NO_CELL:
+        shift = int32(EMPTY * 4)
+    total = int64(0)
+    for cell in range(lane * 4, count, int32(128)):
+        at = int32(scores + cell * 4)
+        s0, s1, s2, s3 = ld_shared_v4_f32(at)
+        p0, p1, p2, p3 = power(s0, shift), power(s1, shift), power(s2, shift), power(s3, shift)
+        st_shared_v4_f32(at, p0, p1, p2, p3)
+        total += (mass(p0) + mass(p1)) + (mass(p2) + mass(p3))
+    for distance in (16, 8, 4, 2, 1):
+        total += cuda.shfl_xor_sync(FULL, total, distance)
+    return total
+
+
+@device_function
+def weight(p, scale, factor):
+    """rint((r * mu) * 2^(30 + n + v - M_j)): the product of power and |V scale| carries the one rounding."""
+    return int32(rint_u32(libdevice.fmul_rn(libdevice.fmul_rn(p, scale), factor)))
+
+
+@device_function
+def limbs_of(powers, scales, factor):
+    """Four limb words of the weights of four consecutive cells; shared addresses of their powers and |V scales|."""
+    p0, p1, p2, p3 = ld_shared_v4_f32(powers)
+    m0, m1, m2, m3 = ld_shared_v4_f32(scales)
+    w0, w1, w2, w3 = weight(p0, m0, factor), weight(p1, m1, factor), weight(p2, m2, factor), weight(p3, m3, factor)
+    return transpose_bytes(w0, w1, w2, w3)
+
+
+@device_function
+def weight_rows(a, at, cell, group, powers, stride, scales, room, factor, factor_high, lane):
+    """The registers of three products, 12 from ``a[at]``, for 32 cells from ``cell`` and one V group."""
+    g, quarter = int32(lane >> 2), int32(lane & 3)
+    first = int32(cell + quarter * 4)
+    row = int32(powers + (g * stride + first) * 4)
+    scale = int32(scales + (group * room + first) * 4)
+    a[at], a[at + 1], a[at + 4], a[at + 5] = limbs_of(row, scale, factor)
+    a[at + 2], a[at + 3], a[at + 6], a[at + 7] = limbs_of(int32(row + 64), int32(scale + 64), factor)
+    # Lanes of even g compute cells 0 to 15 of head 8 + g / 2, of odd g cells 16 to 31; each needs two limbs of both.
+    odd = int32(g & 1)
+    row = int32(powers + ((8 + (g >> 1)) * stride + first + odd * 16) * 4)
+    l0, l1, l2, l3 = limbs_of(row, int32(scale + odd * 64), factor_high)
+    other0 = cuda.shfl_xor_sync(FULL, l0 if odd else l2, 4)
+    other1 = cuda.shfl_xor_sync(FULL, l1 if odd else l3, 4)
+    a[at + 8] = other0 if odd else l0
+    a[at + 9] = other1 if odd else l1
+    a[at + 10] = l2 if odd else other0
+    a[at + 11] = l3 if odd else other1
+
+
+@device_function
+def load_v(raw, base, rows, cell, block, lane, v_groups):
+    """V of 8 cells (4 from ``cell`` + 4 * quarter, 4 more 16 later) and this lane's 8 dims of 64 to ``raw`` [16]."""
+    g, quarter = int32(lane >> 2), int32(lane & 3)
+    for half in range(2):
+        row = ld_shared_v4_i32(int32(rows + (cell + quarter * 4 + half * 16) * 4))
+        for i in range(4):
+            at = half * 8 + i
+            r = int64(max(row[i], int32(0)))
+            if v_groups == 4:
+                raw[at], raw[at + 4] = ld_global_v2_i32_nc(base + r * 256 + int64(block * 64 + g * 8))
+            else:
+                place = base + r * 128 + int64(block * 32 + g * 2)
+                raw[at] = ld_global_u16_nc(place)
+                raw[at + 4] = ld_global_u16_nc(place + 16)
+
+
+@device_function
+def unpack_v(raw, signs, cell, block, lane):
+    """q4_0: ``raw`` from nibbles of two groups to signed codes, times the sign of the cell's scale in the group."""
+    quarter = int32(lane & 3)
+    for half in range(2):
+        sign = ld_shared_v4_i32(int32(signs + (cell + quarter * 4 + half * 16) * 4))
+        for i in range(4):
+            at = half * 8 + i
+            both = int32(raw[at] | (raw[at + 4] << 16))
+            two = int32(sign[i] >> (block * 2))
+            # A byte of -1 where the group's scale is negative: ~x + 1 is -x.
+            negative = int32(((two & 1) * 0xFFFF) | (((two >> 1) & 1) * -0x10000))
+            for part in range(2):
+                x = nibbles(int32(both >> (4 * part)))
+                flipped = int32(x ^ negative)
+                one = int32(negative & 0x01010101)
+                # Bytes are added without a carry between them.
+                raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + one) ^ (flipped & -0x7F7F7F80))
+
+
+def make(v_groups, parts, mma_u8):
+    """``weigh_values`` for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
+    groups = v_groups // 4
+    row_registers, two_factors = 12 * groups, 2 * groups
+
+    @device_function
+    def weigh_values(v_codes, count, warp, powers, stride, scales, signs, room, factors, rows, sums, lane):
+        """One warp: its part of O to the local int64 array ``sums`` [24], piece after piece of 4 dims (``UNITS``).
+
+        Shared addresses: ``powers`` [12, stride words], ``scales`` [v_groups, room] the |V scales|, ``signs`` [room] bit j
+        set where V scale j is negative (q4_0), ``factors`` and ``rows``.
+        """
+        g = int32(lane >> 2)
+        block, part = int32(warp & 3), int32(warp >> 2)
+        acc = cuda.local.array(96, int32)
+        for i in range(96):
+            acc[i] = int32(0)
+        raw = cuda.local.array(16, int32)
+        b = cuda.local.array(16, int32)
+        a = cuda.local.array(row_registers, int32)
+        factor = cuda.local.array(two_factors, float32)
+        for i in range(groups):
+            at = int32(factors + (block * groups + i) * 4)
+            factor[2 * i] = ld_shared_f32(int32(at + g * FACTORS_BYTES))
+            factor[2 * i + 1] = ld_shared_f32(int32(at + (8 + (g >> 1)) * FACTORS_BYTES))
+        last = int32((count - 1) // STEP * STEP)
+        load_v(raw, v_codes, rows, min(int32(part * STEP), last), block, lane, v_groups)
+        for cell in range(part * STEP, count, int32(parts * STEP)):
+            if v_groups == 8:
+                unpack_v(raw, signs, int32(cell), block, lane)
+            for half in range(2):
+                for word in range(2):
+                    i = half * 8 + word * 4
+                    t0, t1, t2, t3 = transpose_bytes(raw[i], raw[i + 1], raw[i + 2], raw[i + 3])
+                    i = word * 8 + half
+                    b[i], b[i + 2], b[i + 4], b[i + 6] = t0, t1, t2, t3
+            load_v(raw, v_codes, rows, min(int32(cell + parts * STEP), last), block, lane, v_groups)
+            for i in range(groups):
+                group = int32(block * groups + i)
+                weight_rows(
+                    a, 12 * i, int32(cell), group, powers, stride, scales, room, factor[2 * i], factor[2 * i + 1], lane
+                )
+            for column in range(8):
+                of = 12 * ((column >> 1) & 1) * (groups - 1)
+                for product in range(3):
+                    i = (column * 3 + product) * 4
+                    k = of + product * 4
+                    acc[i], acc[i + 1], acc[i + 2], acc[i + 3] = mma_u8(
+                        a[k],
+                        a[k + 1],
+                        a[k + 2],
+                        a[k + 3],
+                        b[2 * column],
+                        b[2 * column + 1],
+                        acc[i],
+                        acc[i + 1],
+                        acc[i + 2],
+                        acc[i + 3],
+                    )
+        for unit in range(4):
+            for i in range(4):
+                if v_groups == 4:
+                    column, side = 4 * (unit & 1) + i, unit >> 1
+                else:
+                    column, side = 4 * (unit >> 1) + 2 * (unit & 1) + (i & 1), i >> 1
+                k = column * 12 + side
+                low = int64(acc[k]) + (int64(acc[k + 2]) << 8)
+                sums[unit * 4 + i] = low + (int64(acc[k + 4]) << 16) + (int64(acc[k + 6]) << 24)
+        odd = g & 1
+        for unit in range(2):
+            for i in range(4):
+                if v_groups == 4:
+                    column, side = i, unit
+                    there = 4 + i
+                else:
+                    column, side = 4 * unit + (i & 1), i >> 1
+                    there = column + 2
+                k, n = column * 12 + 8 + side, there * 12 + 8 + side
+                mine = int64(acc[k]) + (int64(acc[k + 2]) << 8)
+                theirs = int64(acc[n]) + (int64(acc[n + 2]) << 8)
+                if odd:
+                    mine, theirs = theirs << 16, mine << 16
+                sums[16 + unit * 4 + i] = mine + cuda.shfl_xor_sync(FULL, theirs, 4)
+
+    return weigh_values
+
+
+@device_function
+def unit_head(unit, lane):
+    """Head of a piece of ``weigh_values``' sums."""
+    g = int32(lane >> 2)
+    return g if unit < 4 else int32(8 + (g >> 1))
+
+
+@device_function
+def unit_dim(unit, warp, lane, v_groups):
+    """First of the 4 dims of a piece of ``weigh_values``' sums."""
+    quarter, odd = int32(lane & 3), int32((lane >> 2) & 1)
+    high, low = int32((unit >> 1) & 1), int32(unit & 1)
+    if unit >= 4:
+        high, low = low, odd
+    if v_groups == 4:
+        return int32((warp & 3) * 64 + quarter * 16 + high * 8 + low * 4)
+    return int32((warp & 3) * 64 + low * 32 + high * 16 + quarter * 4)
+
+
+assert HEADS == 12
