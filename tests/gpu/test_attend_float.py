@@ -1,0 +1,181 @@
+"""The float attention on a device: real sizes, every format, the draft layer's window, graphs, repeated bytes."""
+
+import numpy as np
+import pytest
+from float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
+
+from qsa.kernels import ops
+from qsa.kernels.switches import Switches
+from qsa.reference.geometry import REAL
+
+pytestmark = pytest.mark.gpu
+
+CAP = REAL.max_width
+WIDTHS = (1, 63, 64, 65, 729, 2047, 2048, 2051)
+
+
+@pytest.fixture(scope="module")
+def module():
+    from qsa.kernels.cuda import attend_float
+
+    return attend_float
+
+
+@pytest.fixture(scope="module")
+def device():
+    from qsa.kernels.cuda import device
+
+    return device
+
+
+@pytest.fixture(scope="module")
+def problems():
+    """Format -> (q, PagedKV, ids, steps) of eight rows over 9,000 cells, a few of whose pages are not resident."""
+    made = {}
+    for seed, fmt in enumerate(FORMATS):
+        rng = generator(seed)
+        kv = store(rng, fmt, 9000, REAL, missing=(0, 700, 701, 2249))
+        ids = selection(rng, WIDTHS, 9000, CAP)
+        ids[1] = np.arange(CAP)
+        ids[-1, :CAP] = np.arange(9000 - CAP, 9000)
+        ids[4, ::50] = -1
+        made[fmt] = queries(rng, len(WIDTHS), REAL), kv, ids, records(WIDTHS)
+    return made
+
+
+class Call:
+    """One problem on the device. Output and scratch are full of NaN before every run."""
+
+    def __init__(self, module, device, problem):
+        self.module, self.device = module, device
+        q, kv, ids, steps = problem
+        self.arrays = [device.to_device(x) for x in (q, kv, ids, steps)]
+        self.out = device.to_device(np.full(q.shape, np.nan, np.float32))
+        shape = module.scratch_shape(len(q), ids.shape[1], REAL)
+        self.scratch = device.to_device(np.full(shape, np.nan, np.float32))
+
+    def run(self, slots=None, **options):
+        self.out.fill(np.nan)
+        self.scratch.fill(np.nan)
+        result = self.module.attend_float(*self.arrays, slots, self.out, scratch=self.scratch, **options)
+        return result if result is False else self.device.to_host(result)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_error(module, device, problems, fmt):
+    mine, theirs = check_error(Call(module, device, problems[fmt]).run(), *problems[fmt])
+    print(f"\n{fmt}: {mine:.2e} against float64; NumPy's float32 chunks {theirs:.2e}")
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_schedules_give_the_same_bits_row_for_row(module, device, problems, fmt):
+    call = Call(module, device, problems[fmt])
+    want = call.run()
+    for schedule in ("step", "multi", "prompt"):
+        assert same_bytes(call.run(schedule=schedule), want)
+    q, kv, ids, steps = problems[fmt]
+    for row, width in enumerate(WIDTHS):
+        one = slice(row, row + 1)
+        alone = Call(module, device, (q[one], kv, ids[one, :width].copy(), steps[one]))
+        assert same_bytes(alone.run(), want[one])
+
+
+@pytest.mark.parametrize("splits", [None, 1, 7, 20])
+def test_split(module, device, problems, splits):
+    q, kv, ids, steps = problems["int8"]
+    call = Call(module, device, problems["int8"])
+    want = call.run(schedule="split", splits=splits)
+    mine, theirs = check_error(want, q, kv, ids, steps)
+    print(f"\nsplit in {splits}: {mine:.2e} against float64; NumPy's float32 chunks {theirs:.2e}")
+    for rows in (slice(0, 1), slice(7, 8), slice(2, 6)):
+        part = Call(module, device, (q[rows], kv, ids[rows], steps[rows]))
+        assert same_bytes(part.run(schedule="split", splits=splits), want[rows])
+
+
+def test_split_refuses_other_formats_untouched(module, device, problems):
+    call = Call(module, device, problems["k8v4"])
+    before = ops.refusals().get(("attend", "format"), 0)
+    assert call.run(schedule="split") is False
+    assert ops.refusals()["attend", "format"] == before + 1
+    assert np.isnan(device.to_host(call.out)).all() and np.isnan(device.to_host(call.scratch)).all()
+
+
+@pytest.mark.parametrize("fmt", ["int8", "q4_0"])
+def test_merge_active_has_the_same_bits(module, device, problems, fmt, monkeypatch):
+    call = Call(module, device, problems[fmt])
+    want = call.run()
+    monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=True))
+    assert same_bytes(call.run(), want)
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
+@pytest.mark.parametrize("active", [False, True])
+def test_the_draft_window(module, device, options, active, monkeypatch):
+    """One row over 32,768 cells: 512 chunks; then over 5 of them."""
+    monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=active))
+    rng = generator(40)
+    kv = store(rng, "int8", 32768, REAL)
+    for width in (32768, 5):
+        problem = queries(rng, 1, REAL), kv, np.arange(32768, dtype=np.int32)[None], records([width])
+        check_error(Call(module, device, problem).run(**options), *problem)
+
+
+def test_more_rows_than_the_scratch_holds(module, device, problems):
+    q, kv, ids, steps = (np.repeat(x, 40, axis=0) if isinstance(x, np.ndarray) else x for x in problems["int8"])
+    want = Call(module, device, problems["int8"]).run()
+    call = Call(module, device, (q, kv, ids, steps))
+    call.scratch = call.scratch[: 33 * 24 * 258 * 7]
+    assert same_bytes(call.run(schedule="prompt"), np.repeat(want, 40, axis=0))
+
+
+def test_slots_of_one_and_of_several_formats(module, device, problems):
+    slots = np.array([3, 0, 1, 2, 3, 1, 0, 2], np.int32)
+    q, _, ids, steps = problems["int8"]
+    for kvs in ([problems[f][1] for f in FORMATS], [problems["int8"][1]] * 4):
+        call = Call(module, device, (q, kvs, ids, steps))
+        got = call.run(device.to_device(slots))
+        for slot, kv in enumerate(kvs):
+            want = Call(module, device, (q, kv, ids, steps)).run()
+            assert same_bytes(got[slots == slot], want[slots == slot])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_query_that_is_not_finite(module, device, problems, value):
+    q, kv, ids, steps = problems["int8"]
+    want = Call(module, device, problems["int8"]).run()
+    q = q.copy()
+    q[6, 13, 200] = value
+    got = Call(module, device, (q, kv, ids, steps)).run()
+    assert np.isnan(got[6, 13]).all()
+    got[6, 13] = want[6, 13]
+    assert same_bytes(got, want)
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
+def test_a_captured_graph_follows_records_ids_and_pages(module, device, problems, options):
+    q, kv, ids, steps = problems["int8"]
+    call = Call(module, device, (q, kv, ids, np.zeros_like(steps)))
+    _, kv_device, ids_device, steps_device = call.arrays
+    call.run(**options)
+    graph = device.Graph(lambda: module.attend_float(*call.arrays, None, call.out, scratch=call.scratch, **options))
+    steps_device.set(steps)
+    graph.replay()
+    graph.stream.synchronize()
+    assert same_bytes(device.to_host(call.out), Call(module, device, problems["int8"]).run(**options))
+    moved = type(kv)(kv.pool, np.where(np.arange(len(kv.table)) % 3 == 0, -1, kv.table))
+    kv_device.table.set(moved.table)
+    ids_device.set(ids[:, ::-1].copy())
+    backwards = (q, moved, ids[:, ::-1].copy(), steps)
+    backwards[3][:, 3] = CAP
+    steps_device.set(steps)
+    graph.replay()
+    graph.stream.synchronize()
+    assert same_bytes(device.to_host(call.out), Call(module, device, backwards).run(**options))
+
+
+@pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
+def test_250_repeats_give_equal_bytes(module, device, problems, options):
+    call = Call(module, device, problems["int8"])
+    want = call.run(**options)
+    for _ in range(250):
+        assert same_bytes(call.run(**options), want)
