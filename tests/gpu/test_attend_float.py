@@ -163,14 +163,13 @@ def test_a_captured_graph_follows_records_ids_and_pages(module, device, problems
     graph.stream.synchronize()
     assert same_bytes(device.to_host(call.out), Call(module, device, problems["int8"]).run(**options))
     moved = type(kv)(kv.pool, np.where(np.arange(len(kv.table)) % 3 == 0, -1, kv.table))
+    ids, steps = ids[:, ::-1].copy(), records([CAP] * len(q))
     kv_device.table.set(moved.table)
-    ids_device.set(ids[:, ::-1].copy())
-    backwards = (q, moved, ids[:, ::-1].copy(), steps)
-    backwards[3][:, 3] = CAP
+    ids_device.set(ids)
     steps_device.set(steps)
     graph.replay()
     graph.stream.synchronize()
-    assert same_bytes(device.to_host(call.out), Call(module, device, backwards).run(**options))
+    assert same_bytes(device.to_host(call.out), Call(module, device, (q, moved, ids, steps)).run(**options))
 
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
