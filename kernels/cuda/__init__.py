@@ -6,6 +6,8 @@ is missing (numba-cuda, CuPy). ``simulate`` and ``ptxcheck`` work without a GPU.
 
 import importlib
 import importlib.util
+import sys
+from types import ModuleType
 
 from ..ops import OPERATIONS
 
@@ -20,9 +22,7 @@ _HOME = {
 __all__ = ["OPERATIONS"]
 
 
-def __getattr__(name):
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def _find(name):
     home = f"{__name__}.{_HOME[name]}"
     if importlib.util.find_spec(home) is None:
         raise AttributeError(f"{name}: not carried out on CUDA")
@@ -30,3 +30,17 @@ def __getattr__(name):
         return getattr(importlib.import_module(home), name)
     except ModuleNotFoundError as error:
         raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
+
+
+class _Backend(ModuleType):
+    """This package's own class: its properties stand before the submodules of the same names, which importing one
+    would otherwise put in the operations' places."""
+
+
+def _operation(name):
+    return property(lambda _: _find(name), lambda _self, _submodule: None)
+
+
+for _name in _HOME:
+    setattr(_Backend, _name, _operation(_name))
+sys.modules[__name__].__class__ = _Backend

@@ -177,15 +177,19 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
         q2, q3 = _strips(q_row + 2 * KEY_BYTES), _strips(q_row + 3 * KEY_BYTES)
         out_row = global_base(out) + int64(row) * max_blocks * 4
         base = first
+        block = int32(base + (lane >> 3) * 2)
+        ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
         while base <= last:
-            block = int32(base + (lane >> 3) * 2)
-            ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
+            # One key of the pair is under way while the other is multiplied.
             kb = _strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
+            a0, a1, a2, a3 = _four_lanes(ka, q0), _four_lanes(ka, q1), _four_lanes(ka, q2), _four_lanes(ka, q3)
+            block = int32(block + stride)
+            ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
             upper = lane & 4 != 0
-            s0 = _exchange(upper, _four_lanes(ka, q0), _four_lanes(kb, q0), 4)
-            s1 = _exchange(upper, _four_lanes(ka, q1), _four_lanes(kb, q1), 4)
-            s2 = _exchange(upper, _four_lanes(ka, q2), _four_lanes(kb, q2), 4)
-            s3 = _exchange(upper, _four_lanes(ka, q3), _four_lanes(kb, q3), 4)
+            s0 = _exchange(upper, a0, _four_lanes(kb, q0), 4)
+            s1 = _exchange(upper, a1, _four_lanes(kb, q1), 4)
+            s2 = _exchange(upper, a2, _four_lanes(kb, q2), 4)
+            s3 = _exchange(upper, a3, _four_lanes(kb, q3), 4)
             upper = lane & 2 != 0
             s0, s1 = _exchange(upper, s0, s2, 2), _exchange(upper, s1, s3, 2)
             # Now lane l holds head l % 4 of block base + l // 4.
@@ -193,9 +197,9 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
             score = libdevice.fadd_rn(dot, cuda.shfl_down_sync(ALL, dot, 1))
             score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 2))
             score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 3))
-            block = int32(base + (lane >> 2))
-            if lane & 3 == 0 and block <= n_bid:
-                st_global_f32(out_row + int64(block) * 4, _finished(score, block, n_kv, n_bid, ratio))
+            scored = int32(base + (lane >> 2))
+            if lane & 3 == 0 and scored <= n_bid:
+                st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
             base = int32(base + stride)
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
 

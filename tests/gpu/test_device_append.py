@@ -1,5 +1,7 @@
 """``append_kv`` and ``append_index`` on a device: the simulator's tests, graphs, guards around the pools."""
 
+import importlib
+
 import numpy as np
 import pytest
 from append_cases import (  # noqa: F401
@@ -27,10 +29,13 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def backend():
     pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import append_index, append_kv, compiler, device, host
+    from qsa.kernels.cuda import compiler, host
 
     compiler.current_device()
-    return Backend({**vars(append_kv), **vars(append_index), **vars(device), "launches": host.launches})
+    # By their full names: as attributes of the package, append_kv and append_index are the operations.
+    modules = [importlib.import_module(f"qsa.kernels.cuda.{name}") for name in ("append_kv", "append_index", "device")]
+    names = {name: value for module in modules for name, value in vars(module).items()}
+    return Backend({**names, "launches": host.launches})
 
 
 def test_a_graph_follows_the_step_records(backend):
