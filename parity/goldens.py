@@ -17,8 +17,17 @@ from .compare import equal, verdict
 from .localise import explain
 from .margins import margins
 
-AXES = {"out": ("row", "head", "dim"), "ids": ("row", "place"), "scores": ("row", "block"), "pooled": ("block", "dim")}
+AXES = {
+    "out": ("row", "head", "dim"),
+    "attention": ("row", "head", "dim"),
+    "ids": ("row", "place"),
+    "scores": ("row", "block"),
+    "pooled": ("block", "dim"),
+}
 """Names of the axes of outputs; of the others the first is a row."""
+
+ATTENTION = ("attend", "verify_batch")
+"""Families whose outputs depend on the arithmetic of ``attend``: stored in the exact one."""
 
 
 @cache
@@ -40,12 +49,13 @@ def check(backend, recipe):
     """The comparisons of one golden; of a recipe that has none, with the reference."""
     family = recipe["family"]
     recipe = {key: value for key, value in recipe.items() if key != "family"}
-    if family == "attend" and backend.arithmetic != "exact":
+    if family in ATTENTION and backend.arithmetic != "exact":
         raise UnsupportedError("goldens: attention is stored in the exact arithmetic")
     text, produced = case.format(family, recipe), []
 
     def produce_here(family, recipe):
-        produced.append(produce(family, recipe, compute={family: getattr(backend, family)}))
+        # A family is called as its operation is; one of several operations asks for the backend itself.
+        produced.append(produce(family, recipe, compute={family: getattr(backend, family, backend)}))
         return produced[-1]
 
     name = _names().get(text)
@@ -67,15 +77,18 @@ def _in_full(backend, family, recipe, produced):
     for name, expected in right.items():
         got = produced.outputs[name]
         one = equal(f"{family}: {name}", expected, got, AXES.get(name, ("row", "axis 1", "axis 2")))
-        found.append(one if one.passed else one.noted(*_explained(backend, family, recipe, expected, got)))
+        explained = () if one.passed else _explained(backend, family, recipe, name, expected, got)
+        found.append(one.noted(*explained))
     return found
 
 
-def _explained(backend, family, recipe, expected, got):
-    if got.shape != expected.shape or family not in ("attend", "select"):
+def _explained(backend, family, recipe, name, expected, got):
+    """Notes on a wrong output, where there is more to say than its elements."""
+    if got.shape != expected.shape or name not in ("ids", "out"):
         return ()
     given = FAMILIES[family].make_inputs(recipe)
-    if family == "attend":
-        return explain(backend, SimpleNamespace(**given), expected, got)
-    classes = margins(expected, got, given["scores"], given["steps"])
+    given = SimpleNamespace(**(given if isinstance(given, dict) else given._asdict()))
+    if name == "out":
+        return explain(backend, given, expected, got)
+    classes = margins(expected, got, given.scores, given.steps)
     return f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes
