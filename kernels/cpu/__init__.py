@@ -2,7 +2,11 @@
 
 The exact operations give the bytes of ``reference/exact`` on every processor and at every number of threads; the float
 arithmetic of ``attend`` gives its own bits, also independent of both. They work in place on the NumPy arrays of
-``PagedKV`` and ``Index``. Threads: numba's (``NUMBA_NUM_THREADS``).
+``PagedKV`` and ``Index``; a view of any layout is taken, at the price of a copy. Of the switches only ``split_attn``
+and ``arithmetic`` matter here: the others choose between schedules that are one kernel on a CPU.
+
+Threads are numba's (``NUMBA_NUM_THREADS``). Calls from several Python threads at once need numba's ``omp`` or ``tbb``
+threading layer, not ``workqueue``.
 """
 
 from .append_index import append_index

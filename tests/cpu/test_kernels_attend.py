@@ -67,6 +67,19 @@ def test_sums_beyond_53_bits_are_exact():
         assert same_bytes(cpu.attend(q, kv, ids, record(n), schedule=schedule), want)
 
 
+@pytest.mark.parametrize("score, unit", [(-30.6, 1), (-30.9, 0), (-31.1, 0)])
+def test_the_smallest_weight_is_rounded_and_what_is_below_is_dropped(score, unit):
+    """Two cells; dim 0 hears the weaker one alone, whose weight r * mu * 2^-1 is near 0.6 (mu 0.9), below 0.5, or whose
+    exponent is -2."""
+    k, v = np.zeros((2, 1, 64), np.float32), np.zeros((2, 1, 64), np.float32)
+    k[1], v[0, 0, 1:], v[1, 0, 0] = 1, 0.9 * 127, 0.9 * 127
+    kv = store(k, v, "int8", 4, Geometry(n_head=1, n_head_kv=1, head_dim=64, n_rot=16))
+    q = np.full((1, 1, 64), score / (64 * np.log2(np.e) / 8), np.float32)
+    got = cpu.attend(q, kv, np.arange(2, dtype=np.int32)[None], record(2))
+    assert same_bytes(got, attend(q, kv, np.arange(2, dtype=np.int32)[None], record(2)))
+    assert got[0, 0, 0] == unit * 127 * 2.0**-30
+
+
 @given(
     st.integers(0, 2**32),
     st.sampled_from(EXACT_FORMATS),
@@ -214,7 +227,10 @@ def test_refusals_write_nothing_and_are_counted():
     assert cpu.attend(q, kv, ids, steps, out=out, arithmetic="exact") is False
     assert cpu.attend(q, truth, ids, steps, out=out, arithmetic="float") is False
     assert cpu.attend(q[..., :20], odd, ids, steps, arithmetic="float") is False
-    assert cpu.attend(q, [fill(generator(1), 40, "int8", geometry=SMALL)[0], kv], ids, steps, np.zeros(1), out) is False
+    assert (
+        cpu.attend(q, [fill(generator(1), 40, "int8", geometry=SMALL)[0], kv], ids, steps, np.zeros(1, np.int32), out)
+        is False
+    )
     after = refusals()
     assert (out == 7).all()
     assert after["attend", "format"] - before.get(("attend", "format"), 0) == 3
