@@ -4,7 +4,9 @@ Source: design section 8. Names of the STRATA family keep the names under which 
 """
 
 import os
-from dataclasses import dataclass, fields
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 ARITHMETICS = ("exact", "float")
@@ -48,7 +50,29 @@ VARIABLES = {
 """Field of :class:`Switches` -> environment variable."""
 
 
-@cache
+_from_environment = cache(Switches.from_environment)
+
+_override = ContextVar("switches", default=None)
+
+
 def switches():
-    """The process's switches, read from the environment at the first call."""
-    return Switches.from_environment()
+    """The process's switches, read from the environment at the first call; within :func:`override` those it makes."""
+    return _override.get() or _from_environment()
+
+
+@contextmanager
+def override(**values):
+    """Within the block :func:`switches` has these ``values`` in place of the ones outside it; the environment is not
+    touched. It holds for the calling thread, may be nested, and yields the :class:`Switches`.
+
+    Raises TypeError on a name that is no switch, ValueError on a value that the switch does not have.
+    """
+    for name, value in values.items():
+        allowed = ARITHMETICS if name == "arithmetic" else (False, True)
+        if name in VARIABLES and value not in allowed:
+            raise ValueError(f"{name} = {value!r}: allowed are {' and '.join(map(repr, allowed))}")
+    token = _override.set(replace(switches(), **values))
+    try:
+        yield _override.get()
+    finally:
+        _override.reset(token)
