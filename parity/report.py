@@ -97,9 +97,9 @@ def table(tally):
     totals = [str(tally.count(status)) for status in STATUSES]
     seconds = sum(result.seconds for result in tally.results)
     footers = ["all", *totals, "", "", "", f"{seconds:.1f}"]
-    headers = ["module", *STATUSES, "worst measure", "bound", "share", "seconds"]
+    headers = ["module", *STATUSES, "worst", "bound", "share", "seconds"]
     for header, footer in zip(headers, footers, strict=True):
-        out.add_column(header, footer, justify="left" if header == "module" else "right")
+        out.add_column(header, footer, justify="left" if header == "module" else "right", no_wrap=True)
     for name in MODULES:
         results = [result for result in tally.results if result.case.module == name]
         if results:
@@ -114,6 +114,7 @@ def _worst(results):
         return "-", "-", "-"
     worst = max(compared, key=lambda one: (not one.passed, one.share))
     if worst.kind == "error":
-        return f"{worst.measure:.2e}", f"{worst.bound:.2e}", f"{100 * worst.share:.0f} %"
+        share = f"{100 * worst.share:.0f} %" if worst.share < 100 else f"x {worst.share:.0e}"
+        return f"{worst.measure:.2e}", f"{worst.bound:.2e}", share
     unit = "bad" if worst.kind == "equal" else "wrong"
     return f"{worst.measure:g} {unit}", f"{worst.bound:g}", "-"

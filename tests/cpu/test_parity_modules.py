@@ -1,80 +1,21 @@
-"""The inverse of the parity modules: backends wrong on purpose, each caught by its module at the right place."""
+"""The inverse of the parity modules: attention that is wrong on purpose, each fault caught at the right place."""
 
 import importlib
-import sys
 import types
 
 import numpy as np
 import pytest
+from mutants import ATTEND, INDEXER, KEYS, KV, KV_PAGES, SCORES, SELECT, attend, backend, caught, run
 
 from qsa.kernels.ops import refuse
-from qsa.parity import suite
-from qsa.parity.backend import GUARD, Backend
-from qsa.reference import exact
-from qsa.reference.block_scores import TAIL_BONUS
+from qsa.parity import localise, suite
+from qsa.parity.backend import GUARD
 from qsa.reference.exact.scalar import exp2
 from qsa.reference.kv import PagedKV
 
 stages = importlib.import_module("qsa.reference.exact.attend")
 
-ATTEND = {
-    "int8": "accuracy:op=attend,format=int8,scores=ordinary,context=500,rows=2,tail=2,seed=1",
-    "q4_0": "accuracy:op=attend,format=q4_0,scores=ordinary,context=60,rows=1,tail=3,seed=1",
-    "one": "accuracy:op=attend,format=int8,scores=ordinary,context=0,rows=1,tail=1,seed=1",
-    "page": "pages:op=attend,format=int8,page=4,order=shuffled,missing=middle,context=300,tail=2,seed=2",
-    "poison": "pages:op=attend,format=int8,page=64,order=shuffled,missing=last,context=4092,tail=2,seed=1",
-    "split": "split:op=attend,schedule=split,splits=7,format=int8,context=500,rows=2,tail=2,seed=1",
-    "step": "split:op=attend,schedule=step,splits=1,format=int8,context=500,rows=2,tail=2,seed=1",
-    "multi": "split:op=attend,schedule=multi,splits=1,format=int8,context=500,rows=4,tail=2,seed=1",
-    "golden": "attend:format=int8,context=1024,rows=1,tail=0,rule=blocks,page=512,seed=7",
-}
-SELECT = {
-    "equal": "selection:op=select,rule=blocks,scores=equal,context=2052,rows=1,tail=1,seed=1",
-    "levels": "selection:op=select,rule=cells,scores=levels,context=8192,rows=2,tail=3,seed=2",
-    "special": "selection:op=select,rule=blocks,scores=special,context=8192,rows=2,tail=1,seed=2",
-    "513": "selection:op=select,rule=blocks,scores=continuous,context=2056,rows=1,tail=0,seed=1",
-    "golden": "select:rule=blocks,scores=continuous,context=1024,rows=1,tail=0,seed=7",
-}
-INDEXER = "selection:op=indexer,rule=blocks,context=3072,rows=3,tail=1,seed=4"
-KEYS = "accuracy:op=append_index,context=66,seed=5"
-SCORES = "accuracy:op=block_scores,context=1024,rows=2,tail=2,seed=6"
-KV = "accuracy:op=append_kv,format=int8,rows=16,seed=4"
-KV_PAGES = "pages:op=append_kv,format=q4_0,page=4,order=reversed,missing=last,rows=21,seed=3"
-
-
-def attend(q, kv, ids, steps, slots=None, out=None, *, schedule="batch", splits=1, arithmetic="exact"):
-    return exact.attend(q, kv, ids, steps, slots, out, splits=splits)
-
-
-@pytest.fixture
-def backend(monkeypatch):
-    """A function that makes a Backend of the exact operations with some replaced, or left out where None is given."""
-
-    def make(**functions):
-        module = types.ModuleType("mutant")
-        right = {name: getattr(exact, name) for name in ("append_kv", "append_index", "block_scores", "select")}
-        for name, function in ({"attend": attend} | right | functions).items():
-            if function is not None:
-                setattr(module, name, function)
-        monkeypatch.setitem(sys.modules, "mutant", module)
-        return Backend("mutant")
-
-    return make
-
-
-def run(text, backend):
-    return suite.run_case(suite.parse(text), backend)
-
-
-def caught(text, backend, *words):
-    """Assert that a case fails and that its report says ``words`` and how to run it again."""
-    result = run(text, backend)
-    said = "\n".join(result.lines(backend))
-    assert result.status == "failed", said
-    assert f"qsa parity --backend mutant --case '{text}'" in said
-    for word in words:
-        assert word in said
-    return result
+__all__ = ["backend"]  # a fixture is used by its name
 
 
 @pytest.mark.parametrize("text", [*ATTEND.values(), *SELECT.values(), INDEXER, KEYS, SCORES, KV, KV_PAGES])
@@ -172,8 +113,6 @@ def test_one_weight_off_by_its_last_bit_is_found_at_its_stage(backend, monkeypat
     def attend_stages(q, kv, ids, steps, row):
         with monkeypatch.context() as patch:
             patch.setattr(stages, "weights", wrong)
-            from qsa.parity import localise
-
             return localise.stages(types.SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps), row)
 
     mutant = backend(attend=off, attend_stages=attend_stages)
@@ -272,161 +211,3 @@ def test_a_refusal_and_a_missing_operation_are_unsupported_with_their_reason(bac
     assert "takes no schedule" in scheduled.reason
     tally = suite.run([suite.parse(SELECT["equal"])], backend(select=None))
     assert tally.exit_code == 1 and tally.count("unsupported") == 1
-
-
-def ranked(order, steps, rule, tail=True):
-    """ids of a selection whose blocks are ``order(row, n_bid)``, best first."""
-    ids = np.full((len(steps), 2051), -1, np.int32)
-    for row, (_, n_kv, n_bid, width) in enumerate(steps.tolist()):
-        wanted = width - n_kv % 4
-        cells = (order(row, n_bid)[:, None] * 4 + np.arange(4)).ravel()[:wanted]
-        rest = np.arange(n_bid * 4, n_kv) if tail else np.zeros(n_kv % 4, np.int64)
-        ids[row, :width] = np.sort(np.concatenate([cells, rest]))
-    return ids
-
-
-def test_ties_to_the_higher_index(backend):
-    def wrong(scores, steps, rule):
-        def order(row, n_bid):
-            return np.lexsort((-np.arange(n_bid), -scores[row, :n_bid]))
-
-        return ranked(order, steps, rule)
-
-    caught(SELECT["equal"], backend(select=wrong), "row 0: tie:", "equal, the lower block goes first")
-    caught(SELECT["levels"], backend(select=wrong), "0 wrong")
-
-
-def test_nan_preferred(backend):
-    def wrong(scores, steps, rule):
-        def order(row, n_bid):
-            return np.argsort(-np.nan_to_num(scores[row, :n_bid], nan=np.inf), kind="stable")
-
-        return ranked(order, steps, rule)
-
-    caught(SELECT["special"], backend(select=wrong), "row 0: wrong:", "nan")
-
-
-def test_minus_zero_below_plus_zero(backend):
-    def wrong(scores, steps, rule):
-        def order(row, n_bid):
-            x = scores[row, :n_bid]
-            return np.lexsort((np.arange(n_bid), np.signbit(x) & (x == 0), -x))
-
-        return ranked(order, steps, rule)
-
-    # 600 blocks: 500 of 1, then zeros of both signs at the cut.
-    from qsa.parity.margins import margins
-    from qsa.reference.geometry import step_records
-
-    scores = np.ones((1, 600), np.float32)
-    scores[0, 500:] = np.where(np.arange(100) % 2, 0.0, -0.0)
-    steps = step_records([2399])
-    found = margins(exact.select(scores, steps), wrong(scores, steps, "blocks"), scores, steps)
-    assert found.tie > 0 and found.wrong == 0
-
-
-def test_the_513th_block(backend):
-    def wrong(scores, steps, rule):
-        ids = exact.select(scores, steps)
-        ids[0, 2048:2051] = np.setdiff1d(np.arange(steps[0, 1]), ids[0])[:3]
-        return np.where(ids < 0, ids, np.sort(ids))
-
-    caught(SELECT["513"], backend(select=wrong), "row 0: wrong: id", "behind the width of 2048")
-
-
-def test_a_tail_that_is_not_selected(backend):
-    def wrong(scores, steps, rule):
-        ids = exact.select(scores, steps, rule=rule)
-        for row, (_, n_kv, n_bid, width) in enumerate(steps.tolist()):
-            kept = ids[row, : width - n_kv % 4]
-            spare = np.setdiff1d(np.arange(n_bid * 4), kept)[: n_kv % 4]
-            ids[row, :width] = np.sort(np.concatenate([kept, spare]))
-        return ids
-
-    caught(SELECT["levels"], backend(select=wrong), "of the tail is not selected")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda ids: ids[:, ::-1], "id -1 among the first"),
-        (lambda ids: np.concatenate([ids[:, 1:2], ids[:, :1], ids[:, 2:]], axis=1), "in another order"),
-        (lambda ids: np.concatenate([ids[:, :1], ids[:, :1], ids[:, 2:]], axis=1), "selected twice"),
-        (lambda ids: ids.astype(np.int64), "int64"),
-    ],
-)
-def test_ids_that_are_no_ascending_list_of_cells(change, words, backend):
-    wrong = backend(select=lambda scores, steps, rule: change(exact.select(scores, steps, rule=rule)))
-    caught(SELECT["levels"].replace("context=8192", "context=1024"), wrong, words)
-
-
-def test_a_golden_names_the_block_that_differs(backend):
-    def wrong(scores, steps, rule):
-        ids = exact.select(scores, steps, rule=rule)
-        ids[0, -1] = 0
-        return ids
-
-    caught(SELECT["golden"], backend(select=wrong), "golden select-1k", "1 of 1 blocks differ: [0]", "behind the width")
-
-
-def test_keys_normed_before_they_are_pooled(backend):
-    def wrong(raw, steps, index):
-        raw = raw / np.sqrt((raw * raw).mean(axis=-1, keepdims=True))
-        return exact.append_index(raw.astype(np.float32), steps, index)
-
-    caught(KEYS, backend(append_index=wrong), "append_index: pooled: FAILED", "append_index: tail: FAILED")
-    caught(INDEXER, backend(append_index=wrong), "indexer: pooled: FAILED", "cells against float64: FAILED")
-
-
-def test_scores_of_a_stale_key_in_the_place_of_the_dead_one(backend):
-    def wrong(q, index, steps):
-        out = exact.block_scores(q, index, steps)
-        for row, (_, n_kv, n_bid, _) in enumerate(steps.tolist()):
-            out[row, n_bid] = np.float32(TAIL_BONUS if n_kv % 4 else 0)
-        return out
-
-    caught(SCORES.replace("tail=2", "tail=0"), backend(block_scores=wrong), "block_scores: row 1")
-
-
-def test_scores_without_relu_for_each_head(backend):
-    def wrong(q, index, steps):
-        out = exact.block_scores(q, index, steps)
-        for row, n_bid in enumerate(steps[:, 2]):
-            out[row, :n_bid] = np.maximum((index.pooled[:n_bid] @ q[row].T).sum(axis=1), 0)
-        return out
-
-    caught(SCORES, backend(block_scores=wrong), "block_scores: row 0")
-
-
-def test_scores_summed_in_another_order_are_accurate_but_not_equal(backend):
-    def other(q, index, steps):
-        out = exact.block_scores(q, index, steps)
-        for row, n_bid in enumerate(steps[:, 2]):
-            out[row, :n_bid] = np.maximum(index.pooled[:n_bid] @ q[row].T, 0).sum(axis=1)
-        return out
-
-    assert run(SCORES, backend(block_scores=other)).status == "passed"
-    result = caught(INDEXER, backend(block_scores=other), "indexer: scores: FAILED")
-    assert next(one for one in result.comparisons if "float64" in one.name).passed
-
-
-def test_codes_cut_off_instead_of_rounded(backend):
-    def wrong(k, v, kv, steps, slots=None):
-        return exact.append_kv(k * np.float32(0.999), v, kv, steps, slots)
-
-    caught(KV, backend(append_kv=wrong), "append_kv: k_scale: FAILED")
-
-
-def test_cells_written_through_a_page_that_is_not_resident(backend):
-    def wrong(k, v, kv, steps, slots=None):
-        table = np.where(kv.table < 0, kv.pool.n_pages - 1, kv.table)
-        return exact.append_kv(k, v, PagedKV(kv.pool, table, kv.host), steps, slots)
-
-    caught(KV_PAGES, backend(append_kv=wrong), "append_kv: pool, k codes: FAILED")
-
-
-def test_a_host_copy_that_is_not_kept(backend):
-    def wrong(k, v, kv, steps, slots=None):
-        return exact.append_kv(k, v, PagedKV(kv.pool, kv.table), steps, slots)
-
-    caught(KV_PAGES, backend(append_kv=wrong), "append_kv: host, v codes: FAILED")
