@@ -363,7 +363,13 @@ def test_show_prints_no_time_of_a_wrong_result(tmp_path, capsys):
     assert any("select:rows=1" in line and "33.25" in line for line in lines)
 
 
-def test_check_says_fresh_stale_or_missing(tmp_path, capsys):
+@pytest.fixture
+def still(monkeypatch):
+    """The sources as they were when the tests began, whoever edits them meanwhile."""
+    monkeypatch.setattr(sources, "fingerprint", lambda: FINGERPRINT)
+
+
+def test_check_says_fresh_stale_or_missing(still, tmp_path, capsys):
     check = ["evidence", "check", "--folder", str(tmp_path)]
     assert (cli.main(check), cli.main([*check, "--strict"])) == (0, 1)
     assert capsys.readouterr().out.count("missing") == 2
