@@ -4,6 +4,7 @@ After every step the record is written anew, so a machine that goes away leaves 
 """
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -140,10 +141,12 @@ def _parity_steps():
         yield _parity("verify-batch", "exact", {VARIABLES[name]: "1" for name in KERNEL_SWITCHES}, "-switches")
 
 
-def _test_steps(folder="tests/gpu"):
+def _test_steps():
     options = ("-q", "-p", "no:cacheprovider", "--junitxml", "{out}")
-    for path in sorted(Path(folder).glob("test_*.py")):
-        yield Step(path.stem.removeprefix("test_"), ("-m", "pytest", f"{folder}/{path.name}", *options), read_tests)
+    for path in sorted(process.ROOT.glob("tests/gpu/test_*.py")):
+        # A file at a time: a kernel that leaves the device unusable takes no other file's tests with it.
+        name = path.stem.removeprefix("test_")
+        yield Step(name, ("-m", "pytest", os.path.relpath(path), *options), read_tests)
 
 
 def _repeat_steps():

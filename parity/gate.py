@@ -35,9 +35,6 @@ from .backend import Backend
 
 STATUSES = (*suite.STATUSES, "stale")
 
-ROOT = Path(__file__).resolve().parent.parent
-"""Top of the checkout; in an installed package the tests are not there."""
-
 TESTS_SECONDS = 900
 BENCHMARK_SECONDS = 420
 
@@ -83,7 +80,7 @@ def _hashes():
 
 def _tests(check, pattern):
     """Verdicts of the test files that match ``pattern``, run by pytest in a child."""
-    files = sorted(ROOT.glob(pattern))
+    files = sorted(process.ROOT.glob(pattern))
     if not files:
         yield verdict(check, pattern, "unsupported", "there are no such tests: run from a checkout of the repository")
         return

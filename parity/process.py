@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+ROOT = Path(__file__).resolve().parent.parent
+"""Top of the checkout; in an installed package the tests are not there."""
+
 TAIL = 6
 """Lines of a child's output that a reason quotes."""
 

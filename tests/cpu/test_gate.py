@@ -211,7 +211,7 @@ def test_skipped(): pass
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
     (tmp_path / "tests" / "sim").mkdir(parents=True)
-    monkeypatch.setattr(gate, "ROOT", tmp_path)
+    monkeypatch.setattr(gate.process, "ROOT", tmp_path)
     monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: None if name == "xdist" else name)
     return tmp_path / "tests" / "sim" / "test_x.py"
 
