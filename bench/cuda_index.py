@@ -24,7 +24,9 @@ from qsa.kernels.cuda.select import scratch_shape, select
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
 
-CONTEXTS = {"1K": 1 << 10, "16K": 1 << 14, "64K": 1 << 16, "256K": 1 << 18, "1M": 1 << 20}
+CONTEXTS = {name: (1 << log) - 1 for name, log in (("1K", 10), ("16K", 14), ("64K", 16), ("256K", 18), ("1M", 20))}
+"""Cells of a context: a tail of 3, and no power of two of blocks."""
+
 LAUNCHES, REPLAYS = 10, 32
 
 

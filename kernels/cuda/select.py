@@ -19,7 +19,8 @@ from .. import ops
 from ..switches import switches
 from .checks import check_array, check_schedule
 from .compiler import array_module, launch
-from .select_kernels import MOST_BEST, THREADS, one_block, spread
+from .select_kernels import one_block, spread
+from .select_search import MOST_BEST, THREADS
 
 REGISTER_TURNS = (9, 17, 33)
 """Keys a lane holds in the builds of the register form; a call takes the first with room for its capacity."""

@@ -10,7 +10,7 @@ from qsa.reference import exact
 from qsa.reference.geometry import REAL, Geometry, step_records
 
 select = simulate.load("select")
-kernels = simulate.load("select_kernels")
+spread, THREADS = simulate.load("select_kernels").spread, simulate.load("select_search").THREADS
 
 SCHEDULES = ops.OPERATIONS["select"].schedules
 RULES = ("blocks", "cells")
@@ -86,10 +86,10 @@ def test_several_slices(make, order):
     scratch = np.full((3, words), -5, np.int32)
     scratch[:, 0] = 0
     ids = np.full((3, SMALL.max_width), 77, np.int32)
-    kernel = kernels.spread(1, SMALL.ratio)
+    kernel = spread(1, SMALL.ratio)
     with simulate.configured(order=order):
         for _ in range(2):
-            kernel[(3, 3), kernels.THREADS](scores, steps, ids, scratch, 2052, SMALL.max_width, words)
+            kernel[(3, 3), THREADS](scores, steps, ids, scratch, 2052, SMALL.max_width, words)
     check(ids, scores, steps, "cells", SMALL)
     assert (scratch[:, 0] == 0).all()
 
