@@ -6,7 +6,7 @@ every row has read it: after a barrier in a window, which is one thread block, o
 """
 
 from .. import ops
-from .compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised, wrap
+from .compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
 from .device import DeviceIndex
 
 WARP, FULL = 32, 0xFFFFFFFF
@@ -126,11 +126,9 @@ def append_index(raw, steps, index: DeviceIndex):
     if not rows:
         return True
     append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
-    views = index.views
-    raw, steps = wrap(raw), wrap(steps)
     window = rows <= WINDOW
-    fields = [views[name] for name in ("tail", "dead", "pooled", "weight", "rope", "rope0")]
+    fields = (index.tail, index.dead, index.pooled, index.weight, index.rope, index.rope0)
     launch(append, -(-rows // WINDOW), WINDOW * WARP, (raw, steps, *fields, rows, int(window)))
     if not window:
-        launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, views["tail"], rows))
+        launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, index.tail, rows))
     return True

@@ -23,7 +23,9 @@ from .ptx import (
     float_to_half,
     half_to_float,
     ld_global_i32,
+    prmt,
     rint_s32,
+    st_global_i32,
     st_global_u8,
     st_global_u16,
     trunc_s32,
@@ -122,10 +124,20 @@ def build(coding, head_dim):
         return int32(0)
 
     @device_function
+    def store_bytes(place, code):
+        # Words where a lane has whole ones: the host copy is written over the bus.
+        if per % 4 == 0:
+            for i in range(0, per, 4):
+                low = prmt(code[i], code[i + 1], int32(0x0040))
+                high = prmt(code[i + 2], code[i + 3], int32(0x0040))
+                st_global_i32(place + i, prmt(low, high, int32(0x5410)))
+        else:
+            for i in range(per):
+                st_global_u8(place + i, code[i])
+
+    @device_function
     def store_int8(code, scale, codes, scales, vector, lane):
-        place = codes + vector * head_dim + lane * per
-        for i in range(per):
-            st_global_u8(place + i, code[i])
+        store_bytes(codes + vector * head_dim + lane * per, code)
         if lane % group_lanes == 0:
             st_global_u16(scales + (vector * (WARP // group_lanes) + lane // group_lanes) * 2, scale)
 
@@ -133,9 +145,7 @@ def build(coding, head_dim):
     def store_q4_0(code, scale, codes, scales, vector, lane):
         within = lane % group_lanes
         if within < half_lanes:
-            place = codes + vector * (head_dim // 2) + (lane // group_lanes) * 16 + within * per
-            for i in range(per):
-                st_global_u8(place + i, code[i])
+            store_bytes(codes + vector * (head_dim // 2) + (lane // group_lanes) * 16 + within * per, code)
         if within == 0:
             st_global_u16(scales + (vector * (WARP // group_lanes) + lane // group_lanes) * 2, scale)
 

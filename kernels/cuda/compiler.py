@@ -6,6 +6,7 @@ put in here alone; ``simulate.py`` puts its own module in this one's place and r
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
+import weakref
 from functools import cache
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -16,13 +17,16 @@ from numba import cuda, types
 from numba.cuda import compile_ptx as _compile_ptx
 from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import libdevice
-from numba.cuda.core import sigutils
+from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
 
 from .host import Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
+
+# Small grids are what a decode step needs; the warning would come with every launch.
+config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 NAME = "numba-cuda"
 
@@ -88,10 +92,15 @@ def array_module():
     return cupy
 
 
-def current_device():
-    """Ordinal of the current device. Raises ImportError where there is none, which says that the backend is missing."""
+@cache
+def _require_device():
     if not cuda.is_available():
         raise ImportError("the CUDA backend needs a CUDA device and its driver: none was found")
+
+
+def current_device():
+    """Ordinal of the current device. Raises ImportError where there is none, which says that the backend is missing."""
+    _require_device()
     return array_module().cuda.runtime.getDevice()
 
 
@@ -138,12 +147,21 @@ def address(array):
     return array.data.ptr
 
 
+_wrapped = {}
+
+
 def wrap(array):
-    """``array`` (CuPy) as the compiler's device array of the same memory.
+    """``array`` (CuPy) as the compiler's device array of the same memory; made once, and it does not keep it alive.
 
     Does not synchronise, so it may be called during a graph capture; whoever launches orders the streams.
     """
-    return cuda.as_cuda_array(array, sync=False)
+    key = id(array)
+    known = _wrapped.get(key)
+    if known is not None and known[0]() is array:
+        return known[1]
+    view = cuda.from_cuda_array_interface(array.__cuda_array_interface__, sync=False)
+    _wrapped[key] = (weakref.ref(array, lambda _: _wrapped.pop(key, None)), view)
+    return view
 
 
 @cache

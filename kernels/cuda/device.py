@@ -12,7 +12,7 @@ import numpy as np
 from ...reference.index import Index
 from ...reference.kv import PagedKV, Pool, Side
 from ...reference.kv import read_kv as _read_kv
-from .compiler import address, array_module, as_numpy, pinned, wrap
+from .compiler import address, array_module, as_numpy, pinned
 
 CODINGS = ("int8", "q4_0", "fp16")
 """Codings that a device pool may have; a slot table holds their places in this tuple."""
@@ -101,7 +101,6 @@ class DeviceIndex:
         self.geometry = index.geometry
         for name in self.NAMES:
             setattr(self, name, xp.array(getattr(index, name)))
-        self.views = {name: wrap(getattr(self, name)) for name in self.NAMES}
 
     @property
     def max_blocks(self):
@@ -118,8 +117,8 @@ def slot_table(kvs):
     found = first._slot_tables.get(key)
     if found is None or any(seen() is not kv for seen, kv in zip(found[0], kvs, strict=True)):
         rows = array_module().array(np.stack([kv.slot_row() for kv in kvs]))
-        found = first._slot_tables[key] = ([weakref.ref(kv) for kv in kvs], rows, wrap(rows))
-    return found[2]
+        found = first._slot_tables[key] = ([weakref.ref(kv) for kv in kvs], rows)
+    return found[1]
 
 
 def to_device(x):
