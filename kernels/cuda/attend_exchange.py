@@ -23,7 +23,7 @@ from .ptx import (
 UNSET = -(1 << 63)
 """A value that no maximum, mass or sum takes."""
 
-BATCH = 12
+BATCH = 20
 """Words that a lane waits for at once."""
 
 FULL = 0xFFFFFFFF
@@ -88,8 +88,8 @@ def send_mass(base, split, splits, active, masses, v_groups, lane, lanes):
 
 
 @device_function
-def receive_mass(base, split, splits, active, masses, head, v_groups, lane):
-    """One warp, one head: its mass over all blocks to ``masses``; the words are cleared."""
+def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
+    """One warp, one head: its mass over all blocks to ``totals`` [12] int64; the words are cleared."""
     total = int64(0)
     for sender in range(lane, active, int32(32)):
         at = mass_address(base, splits, sender, split, head, v_groups)
@@ -101,7 +101,7 @@ def receive_mass(base, split, splits, active, masses, head, v_groups, lane):
     for distance in (16, 8, 4, 2, 1):
         total += cuda.shfl_xor_sync(FULL, total, distance)
     if lane == 0:
-        st_shared_i64(int32(masses + head * 8), total)
+        st_shared_i64(int32(totals + head * 8), total)
 
 
 @device_function

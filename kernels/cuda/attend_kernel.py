@@ -25,8 +25,8 @@ from .attend_exchange import (
     send_mass,
     sum_address,
 )
-from .attend_scores import DIM, HEAD_BYTES, HEADS, POISON, rotate_lanes, scaled, store_query
-from .attend_values import FACTORS_BYTES, STEP, UNITS, store_factors, store_powers, unit_dim, unit_head
+from .attend_scores import DIM, HEAD_BYTES, HEADS, POISON, TILE, load_query, load_tile, rotate_lanes, scaled, store_query
+from .attend_values import FACTORS_BYTES, STEP, UNITS, lane_base, load_v, store_factors, store_powers, unit_dim, unit_head
 from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised, uint32
 from .ptx import (
     float_as_int,
@@ -62,7 +62,10 @@ addresses; cells in a page."""
 K_CODES, K_SCALE, V_CODES, V_SCALE, TABLE, CELLS_OF_TABLE, PAGE_SIZE = range(POOL_FIELDS)
 
 GATHER = 6
-"""Cells of which a lane looks up rows and scales at once."""
+"""Cells whose rows a lane looks up at once."""
+
+SCALES = 6
+"""Cells whose scales a lane reads at once."""
 
 LANE_SUMS = UNITS * 4
 NAN_BITS = int(NAN.view("int32"))
@@ -70,7 +73,8 @@ NAN_BITS = int(NAN.view("int32"))
 RECORDS = scores.QUERY_BYTES
 FACTORS = RECORDS + HEADS * HEAD_BYTES
 MASSES = FACTORS + HEADS * FACTORS_BYTES
-CELLS = MASSES + HEADS * 8 + 32
+TOTALS = MASSES + HEADS * 8
+CELLS = (TOTALS + HEADS * 8 + 127) // 128 * 128
 """Bytes of shared memory before what is kept per cell, a multiple of 128; the order is that of the constants above."""
 
 PADDING = 16
@@ -139,9 +143,12 @@ def output(total, record, mass_of, of, v_groups):
 def field(pools, which, i):
     """Field ``i`` of pool ``which``."""
     value = pools[i]
-    for other in range(1, MAX_POOLS):
-        if which == other:
-            value = pools[other * POOL_FIELDS + i]
+    if which == 1:
+        value = pools[POOL_FIELDS + i]
+    elif which == 2:
+        value = pools[2 * POOL_FIELDS + i]
+    elif which == 3:
+        value = pools[3 * POOL_FIELDS + i]
     return value
 
 
@@ -158,22 +165,20 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
     units = UNITS // parts
     owned = 32 if v_groups == 4 else DIM
     staged = staging(parts)
-    k_words, v_words = GATHER * k_groups // 2, GATHER * v_groups // 2
+    k_words, v_words, k_registers = SCALES * k_groups // 2, SCALES * v_groups // 2, 32 if k_groups == 4 else 16
+    query_values = 8 * heads_per_warp
     signed, unsigned = (mma_s8, mma_u8) if matrix else (dp4a.mma_s8, dp4a.mma_u8)
     score_cells = scores.make(k_groups, v_groups, signed)
     weigh_values = values.make(v_groups, parts, unsigned)
 
     @device_function
-    def gather(ids, begin, count, padded, pools, which, kv_head, room, rows, k_scale, exponents, v_scale, signs, lane):
-        """Rows and scales of cells begin to begin + count - 1 of the selection to shared memory; the rest is masked."""
+    def find_rows(ids, begin, count, padded, pools, which, kv_head, row, rows, thread):
+        """Rows in the pool of cells begin to begin + count - 1 of a selection, GATHER at a time to the local array ``row``
+        and all to shared memory; -1 beyond the last one and for what is not selected."""
         table, cells = field(pools, which, TABLE), field(pools, which, CELLS_OF_TABLE)
-        k_base, v_base = field(pools, which, K_SCALE), field(pools, which, V_SCALE)
         page_size = int32(field(pools, which, PAGE_SIZE))
-        row = cuda.local.array(GATHER, int32)
         place = cuda.local.array(GATHER, int32)
-        k_raw = cuda.local.array(k_words, int32)
-        v_raw = cuda.local.array(v_words, int32)
-        for start in range(lane, padded, int32(GATHER * threads)):
+        for start in range(thread, padded, int32(GATHER * threads)):
             for i in range(GATHER):
                 cell = int32(start + i * threads)
                 row[i] = int32(-1)
@@ -186,16 +191,31 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
                     logical = int32(uint32(cell) // uint32(page_size))
                     place[i] = int32(cell - logical * page_size)
                     page = ld_global_i32_nc(table + int64(logical) * 4)
-                row[i] = int32(-1)
-                if page >= 0:
-                    row[i] = int32((page * n_head_kv + kv_head) * page_size + place[i])
+                row[i] = page
             for i in range(GATHER):
-                load_scales(k_base, row[i], k_groups, k_raw, i * (k_groups // 2))
-                load_scales(v_base, row[i], v_groups, v_raw, i * (v_groups // 2))
-            for i in range(GATHER):
+                if row[i] >= 0:
+                    row[i] = int32((row[i] * n_head_kv + kv_head) * page_size + place[i])
                 cell = int32(start + i * threads)
                 if cell < padded:
                     st_shared_i32(int32(rows + cell * 4), row[i])
+
+    @device_function
+    def read_scales(padded, pools, which, room, rows, k_scale, exponents, v_scale, signs, thread):
+        """Scales of the cells to shared memory, those of V also as exponents and, for q4_0, signs; 0 for row -1."""
+        k_base, v_base = field(pools, which, K_SCALE), field(pools, which, V_SCALE)
+        k_raw = cuda.local.array(k_words, int32)
+        v_raw = cuda.local.array(v_words, int32)
+        for start in range(thread, padded, int32(SCALES * threads)):
+            for i in range(SCALES):
+                cell = int32(start + i * threads)
+                row = int32(-1)
+                if cell < padded:
+                    row = ld_shared_i32(int32(rows + cell * 4))
+                load_scales(k_base, row, k_groups, k_raw, i * (k_groups // 2))
+                load_scales(v_base, row, v_groups, v_raw, i * (v_groups // 2))
+            for i in range(SCALES):
+                cell = int32(start + i * threads)
+                if cell < padded:
                     for part in range(k_groups // 4):
                         low, high = k_raw[i * (k_groups // 2) + part * 2], k_raw[i * (k_groups // 2) + part * 2 + 1]
                         st_shared_v4_f32(
@@ -267,20 +287,29 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
         first_head = int64(row) * (n_head_kv * group) + int64(kv_head * group)
         results = global_base(out) + first_head * (DIM * 4)
 
-        selection = global_base(ids) + int64(row) * int64(capacity) * 4
-        gather(selection, begin, count, padded, pools, which, kv_head, room, rows, k_scale, exponents, v_scale, signs,
-               thread)  # fmt: skip
+        # Whatever is fetched from afar is asked for well before it is needed.
+        queries = cuda.local.array(query_values, float32)
         for i in range(heads_per_warp):
             head = int32(warp + i * warps)
-            store_query(
-                global_base(q) + (first_head + head) * (DIM * 4), head, head < group, k_groups, base, records, lane
-            )
+            load_query(queries, 8 * i, global_base(q) + (first_head + head) * (DIM * 4), head < group, lane)
+        row_of = cuda.local.array(GATHER, int32)
+        selection = global_base(ids) + int64(row) * int64(capacity) * 4
+        find_rows(selection, begin, count, padded, pools, which, kv_head, row_of, rows, thread)
+        cuda.syncthreads()
+        k_codes = field(pools, which, K_CODES)
+        raw_k = cuda.local.array(k_registers, int32)
+        load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
+        read_scales(padded, pools, which, room, rows, k_scale, exponents, v_scale, signs, thread)
+        for i in range(heads_per_warp):
+            store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, records, lane)
         cuda.syncthreads()
 
-        k_codes, v_codes = field(pools, which, K_CODES), field(pools, which, V_CODES)
         score_cells(
-            k_codes, padded, warp, int32(warps), base, records, rows, k_scale, exponents, powers, stride, lane
+            raw_k, k_codes, padded, warp, int32(warps), base, records, rows, k_scale, exponents, powers, stride, lane
         )
+        raw_v = cuda.local.array(16, int32)
+        v_base = lane_base(field(pools, which, V_CODES), warp, lane, v_groups)
+        load_v(raw_v, v_base, rows, min(int32((warp >> 2) * STEP), int32(padded - STEP)), lane, v_groups)
         cuda.syncthreads()
         if active > 1:
             publish_maxima(exchange, split, records, v_groups, thread, False)
@@ -300,8 +329,13 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
         if active > 1:
             send_mass(exchange, split, splits, active, masses, v_groups, thread, threads)
         sums = cuda.local.array(LANE_SUMS, int64)
-        weigh_values(v_codes, padded, warp, powers, stride, v_scale, signs, room, factors, rows, sums, lane)
-        if parts > 1 or v_groups == 8:
+        weigh_values(raw_v, v_base, padded, warp, powers, stride, v_scale, signs, room, factors, rows, sums, lane)
+        totals = masses
+        if active > 1:
+            totals = int32(base + TOTALS)
+            for i in range(heads_per_warp):
+                receive_mass(exchange, split, splits, active, totals, int32(warp + i * warps), v_groups, lane)
+        if active > 1 or parts > 1 or v_groups == 8:
             # The cells are done with: their memory now carries sums between the warps that share 64 dims.
             cuda.syncthreads()
         if parts > 1:
@@ -333,7 +367,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
                     place = sum_address(exchange, splits, split, int32(value + half * 2), v_groups)
                     st_global_v2_relaxed_i64(place, mine[half * 2], mine[half * 2 + 1])
             elif head < group:
-                record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(masses + head * 8))
+                record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(totals + head * 8))
                 for i in range(4):
                     result[i] = output(mine[i], record, mass_of, int32(dim // (DIM // v_groups)), v_groups)
                 if v_groups == 4:
@@ -343,9 +377,6 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
 
         begin_value, end_value = int32(0), int32(group * DIM)
         if active > 1:
-            for i in range(heads_per_warp):
-                receive_mass(exchange, split, splits, active, masses, int32(warp + i * warps), v_groups, lane)
-            cuda.syncthreads()
             # Every block has sent its masses, so every block has read the maxima.
             publish_maxima(exchange, split, records, v_groups, thread, True)
             own_values = int32((VALUES + active * owned - 1) // (active * owned) * owned)
@@ -355,7 +386,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
                 total = receive_sum(exchange, splits, active, int32(value), v_groups)
                 head, dim = int32(value >> 8), int32(value & 255)
                 if head < group:
-                    record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(masses + head * 8))
+                    record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(totals + head * 8))
                     one = output(total, record, mass_of, int32(dim // (DIM // v_groups)), v_groups)
                     if v_groups == 4:
                         st_global_f32(results + int64(value) * 4, one)
@@ -369,7 +400,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
                 x[0], x[1], x[2], x[3] = ld_shared_v4_f32(at)
                 x[4], x[5], x[6], x[7] = ld_shared_v4_f32(int32(at + 16))
                 rotate_lanes(x, lane)
-                record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(masses + head * 8))
+                record, mass_of = int32(records + head * HEAD_BYTES), ld_shared_i64(int32(totals + head * 8))
                 for i in range(8):
                     x[i] = poisoned(x[i], record, mass_of)
                 to = results + int64(head * DIM + lane * 8) * 4

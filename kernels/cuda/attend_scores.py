@@ -136,17 +136,21 @@ def query_place(head, limb, word, k_groups):
 
 
 @device_function
-def store_query(address, head, present, k_groups, limbs, records, lane):
-    """One warp, one head: its 256 query values at the global ``address`` to limbs in shared memory, and its record.
+def load_query(x, at, address, present, lane):
+    """This lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` and on; 0 unless ``present``."""
+    for i in range(8):
+        x[at + i] = float32(0)
+    if present:
+        x[at], x[at + 1], x[at + 2], x[at + 3] = ld_global_v4_f32_nc(address + int64(lane * 32))
+        x[at + 4], x[at + 5], x[at + 6], x[at + 7] = ld_global_v4_f32_nc(address + int64(lane * 32 + 16))
 
-    ``present``: 0 for a head that the model does not have; its limbs are 0.
-    """
+
+@device_function
+def store_query(queries, at, head, k_groups, limbs, records, lane):
+    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in shared memory, and its record."""
     x = cuda.local.array(8, float32)
     for i in range(8):
-        x[i] = float32(0)
-    if present:
-        x[0], x[1], x[2], x[3] = ld_global_v4_f32_nc(int64(address + lane * 32))
-        x[4], x[5], x[6], x[7] = ld_global_v4_f32_nc(int64(address + lane * 32 + 16))
+        x[i] = queries[at + i]
     if k_groups == 8:
         rotate_lanes(x, lane)
     # Magnitudes order as their bits do, and everything not finite is above every finite number.
@@ -237,15 +241,26 @@ def clamped(t, factor):
     return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(LIMIT)), float32(-LIMIT))
 
 
+@device_function
+def load_tile(raw, k_codes, tile, rows, lane, k_groups):
+    """K of this lane's two cells of a tile to ``raw``."""
+    cell = int32(tile * TILE + (lane >> 2))
+    low = max(ld_shared_i32(int32(rows + cell * 4)), int32(0))
+    high = max(ld_shared_i32(int32(rows + cell * 4 + 32)), int32(0))
+    for pair in range(4):
+        load_k(raw, pair, k_codes, low, high, int32(lane & 3), k_groups)
+
+
 def make(k_groups, v_groups, mma_s8):
     """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``."""
     per_pair = k_groups // 4
-    registers = 32 if k_groups == 4 else 16
     dot_registers, v_maxima = per_pair * PRODUCTS * 4, 3 * v_groups
 
     @device_function
-    def score_cells(k_codes, count, first, step, limbs, records, rows, k_scale, exponents, scores, stride, lane):
+    def score_cells(raw, k_codes, count, first, step, limbs, records, rows, k_scale, exponents, scores, stride, lane):
         """One warp: scores of the tiles first, first + step, ... of ``count`` cells to shared memory, and their maxima.
+
+        ``raw``: K of the first tile, already loaded (:func:`load_tile`).
 
         Shared addresses: ``rows`` [cells] rows of the pool or -1, ``k_scale`` [cells, k_groups] float32,
         ``exponents`` [cells, v_groups] int32 (of the V scales), ``scores`` [12, stride words] float32. A cell that is
@@ -261,15 +276,10 @@ def make(k_groups, v_groups, mma_s8):
             most[i] = int32(NO_CELL)
         for i in range(3 * v_groups):
             most_v[i] = int32(NO_CELL)
-        raw = cuda.local.array(registers, int32)
+        b = cuda.local.array(4, int32)
         dots = cuda.local.array(dot_registers, int32)
         total = cuda.local.array(6, float32)
         scale = cuda.local.array(8, float32)
-        if first < tiles:
-            low = max(ld_shared_i32(int32(rows + (first * TILE + g) * 4)), int32(0))
-            high = max(ld_shared_i32(int32(rows + (first * TILE + g) * 4 + 32)), int32(0))
-            for pair in range(4):
-                load_k(raw, pair, k_codes, low, high, quarter, k_groups)
         for tile in range(first, tiles, step):
             cell = int32(tile * TILE + g)
             # The next tile's K is fetched into each register as soon as this tile's has been used.
@@ -284,13 +294,14 @@ def make(k_groups, v_groups, mma_s8):
                 for i in range(per_pair * PRODUCTS * 4):
                     dots[i] = int32(0)
                 for product in range(PRODUCTS):
-                    b = ld_shared_v4_i32(int32(limbs + ((pair * PRODUCTS + product) * 32 + lane) * 16))
+                    at = int32(limbs + ((pair * PRODUCTS + product) * 32 + lane) * 16)
+                    b[0], b[1], b[2], b[3] = ld_shared_v4_i32(at)
                     for half in range(2):
                         a0, a1, a2, a3 = k_words(raw, pair, half, k_groups)
                         i = (half * (per_pair - 1) * PRODUCTS + product) * 4
-                        b0, b1 = (b[0], b[1]) if half == 0 else (b[2], b[3])
+                        k = 2 * half
                         dots[i], dots[i + 1], dots[i + 2], dots[i + 3] = mma_s8(
-                            a0, a1, a2, a3, b0, b1, dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
+                            a0, a1, a2, a3, b[k], b[k + 1], dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
                         )
                 load_k(raw, pair, k_codes, low, high, quarter, k_groups)
                 for one in range(per_pair):

@@ -134,28 +134,32 @@ def weight_rows(a, at, cell, group, powers, stride, scales, room, factor, factor
 
 
 @device_function
-def load_v(raw, base, rows, cell, block, lane, v_groups):
-    """V of 8 cells (4 from ``cell`` + 4 * quarter, 4 more 16 later) and this lane's 8 dims of 64 to ``raw`` [16]."""
-    g, quarter = int32(lane >> 2), int32(lane & 3)
+def load_v(raw, base, rows, cell, lane, v_groups):
+    """V of 8 cells (4 from ``cell`` + 4 * quarter, 4 more 16 later) and 8 dims from the global address ``base``, of
+    row 0, on to ``raw`` [16]."""
+    quarter = int32(lane & 3)
+    row = cuda.local.array(4, int32)
     for half in range(2):
-        row = ld_shared_v4_i32(int32(rows + (cell + quarter * 4 + half * 16) * 4))
+        at = int32(rows + (cell + quarter * 4 + half * 16) * 4)
+        row[0], row[1], row[2], row[3] = ld_shared_v4_i32(at)
         for i in range(4):
             at = half * 8 + i
             r = int64(max(row[i], int32(0)))
             if v_groups == 4:
-                raw[at], raw[at + 4] = ld_global_v2_i32_nc(base + r * 256 + int64(block * 64 + g * 8))
+                raw[at], raw[at + 4] = ld_global_v2_i32_nc(base + r * 256)
             else:
-                place = base + r * 128 + int64(block * 32 + g * 2)
-                raw[at] = ld_global_u16_nc(place)
-                raw[at + 4] = ld_global_u16_nc(place + 16)
+                raw[at] = ld_global_u16_nc(base + r * 128)
+                raw[at + 4] = ld_global_u16_nc(base + r * 128 + 16)
 
 
 @device_function
 def unpack_v(raw, signs, cell, block, lane):
     """q4_0: ``raw`` from nibbles of two groups to signed codes, times the sign of the cell's scale in the group."""
     quarter = int32(lane & 3)
+    sign = cuda.local.array(4, int32)
     for half in range(2):
-        sign = ld_shared_v4_i32(int32(signs + (cell + quarter * 4 + half * 16) * 4))
+        at = int32(signs + (cell + quarter * 4 + half * 16) * 4)
+        sign[0], sign[1], sign[2], sign[3] = ld_shared_v4_i32(at)
         for i in range(4):
             at = half * 8 + i
             both = int32(raw[at] | (raw[at + 4] << 16))
@@ -170,14 +174,23 @@ def unpack_v(raw, signs, cell, block, lane):
                 raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + one) ^ (flipped & -0x7F7F7F80))
 
 
+@device_function
+def lane_base(v_codes, warp, lane, v_groups):
+    """Address of this lane's dims in row 0 of V."""
+    block, g = int32(warp & 3), int32(lane >> 2)
+    return v_codes + int64(block * 64 + g * 8 if v_groups == 4 else block * 32 + g * 2)
+
+
 def make(v_groups, parts, mma_u8):
     """``weigh_values`` for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
     groups = v_groups // 4
     row_registers, two_factors = 12 * groups, 2 * groups
 
     @device_function
-    def weigh_values(v_codes, count, warp, powers, stride, scales, signs, room, factors, rows, sums, lane):
+    def weigh_values(raw, base, count, warp, powers, stride, scales, signs, room, factors, rows, sums, lane):
         """One warp: its part of O to the local int64 array ``sums`` [24], piece after piece of 4 dims (``UNITS``).
+
+        ``raw``: V of the warp's first step, already loaded (:func:`load_v`) from ``base`` (:func:`lane_base`).
 
         Shared addresses: ``powers`` [12, stride words], ``scales`` [v_groups, room] the |V scales|, ``signs`` [room] bit j
         set where V scale j is negative (q4_0), ``factors`` and ``rows``.
@@ -187,7 +200,6 @@ def make(v_groups, parts, mma_u8):
         acc = cuda.local.array(96, int32)
         for i in range(96):
             acc[i] = int32(0)
-        raw = cuda.local.array(16, int32)
         b = cuda.local.array(16, int32)
         a = cuda.local.array(row_registers, int32)
         factor = cuda.local.array(two_factors, float32)
@@ -196,8 +208,12 @@ def make(v_groups, parts, mma_u8):
             factor[2 * i] = ld_shared_f32(int32(at + g * FACTORS_BYTES))
             factor[2 * i + 1] = ld_shared_f32(int32(at + (8 + (g >> 1)) * FACTORS_BYTES))
         last = int32((count - 1) // STEP * STEP)
-        load_v(raw, v_codes, rows, min(int32(part * STEP), last), block, lane, v_groups)
         for cell in range(part * STEP, count, int32(parts * STEP)):
+            for i in range(groups):
+                group = int32(block * groups + i)
+                weight_rows(
+                    a, 12 * i, int32(cell), group, powers, stride, scales, room, factor[2 * i], factor[2 * i + 1], lane
+                )
             if v_groups == 8:
                 unpack_v(raw, signs, int32(cell), block, lane)
             for half in range(2):
@@ -206,12 +222,7 @@ def make(v_groups, parts, mma_u8):
                     t0, t1, t2, t3 = transpose_bytes(raw[i], raw[i + 1], raw[i + 2], raw[i + 3])
                     i = word * 8 + half
                     b[i], b[i + 2], b[i + 4], b[i + 6] = t0, t1, t2, t3
-            load_v(raw, v_codes, rows, min(int32(cell + parts * STEP), last), block, lane, v_groups)
-            for i in range(groups):
-                group = int32(block * groups + i)
-                weight_rows(
-                    a, 12 * i, int32(cell), group, powers, stride, scales, room, factor[2 * i], factor[2 * i + 1], lane
-                )
+            load_v(raw, base, rows, min(int32(cell + parts * STEP), last), lane, v_groups)
             for column in range(8):
                 of = 12 * ((column >> 1) & 1) * (groups - 1)
                 for product in range(3):
