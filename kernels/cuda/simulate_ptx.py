@@ -4,9 +4,10 @@ import struct
 
 import numpy as np
 
+from .simulate_matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
 from .simulate_memory import GlobalArray, SharedArray
 from .simulate_ops import bits, from_bits, int32, int64, uint32
-from .simulate_run import FULL, WARP, State, barrier, fault, poll, warp_operation
+from .simulate_run import FULL, State, barrier, fault, poll
 
 _f32 = np.float32
 
@@ -122,98 +123,6 @@ ld_global_volatile_i32 = ld_global_acquire_i32 = _ld_global("i32", looks=True)
 ld_global_relaxed_i64 = _ld_global("i64", looks=True)
 st_global_release_i32, st_global_relaxed_i64 = _st_global("i32"), _st_global("i64")
 st_global_v2_relaxed_i64 = _st_global("v2_i64")
-
-
-# Tensor cores. Fragments as the PTX reference gives them for m16n8k32 with 8-bit A and B.
-
-_G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
-_BYTE = np.arange(4)
-_A_ROW = np.stack([_G, _G + 8, _G, _G + 8], 1)[:, :, None]
-_A_COL = np.stack([4 * _T, 4 * _T, 16 + 4 * _T, 16 + 4 * _T], 1)[:, :, None] + _BYTE
-_B_ROW = np.stack([4 * _T, 16 + 4 * _T], 1)[:, :, None] + _BYTE
-_B_COL = _G[:, None, None]
-_C_ROW = np.stack([_G, _G, _G + 8, _G + 8], 1)
-_C_COL = np.stack([2 * _T, 2 * _T + 1, 2 * _T, 2 * _T + 1], 1)
-
-
-def _product(values, kind):
-    registers = (np.array(values, np.int64) & FULL).astype(np.uint32)
-    a = np.empty((16, 32), np.float64)
-    b = np.empty((32, 8), np.float64)
-    a[_A_ROW, _A_COL] = np.ascontiguousarray(registers[:, :4]).view(kind).reshape(WARP, 4, 4)
-    b[_B_ROW, _B_COL] = np.ascontiguousarray(registers[:, 4:6]).view(np.int8).reshape(WARP, 2, 4)
-    # 32 products of 16 bits: exact in float64.
-    d = (a @ b).astype(np.int64)[_C_ROW, _C_COL] + registers[:, 6:].view(np.int32)
-    return [tuple(row) for row in d.astype(np.int32).tolist()]
-
-
-def mma_s8_m16n8k32(lanes, values):
-    """D = A·B + C, A int8."""
-    return _product(values, np.int8)
-
-
-def mma_u8_m16n8k32(lanes, values):
-    """D = A·B + C, A uint8."""
-    return _product(values, np.uint8)
-
-
-def mma_s8(*registers):
-    """See ``ptx.MATRIX``."""
-    return warp_operation(mma_s8_m16n8k32, FULL, registers)
-
-
-def mma_u8(*registers):
-    """See ``ptx.MATRIX``."""
-    return warp_operation(mma_u8_m16n8k32, FULL, registers)
-
-
-def _rows(lanes, addresses):
-    """The rows of 16 bytes that the lanes point at; each counts as that lane's read."""
-    rows = []
-    for lane, address in zip(lanes, addresses, strict=True):
-        State.lane = lane
-        memory = lane.block.memory
-        memory.reading(address, 16)
-        rows.append(memory.data[address : address + 16])
-    return rows
-
-
-def _matrices(lanes, addresses, count):
-    rows = _rows(lanes[: 8 * count], addresses[: 8 * count])
-    words = [struct.unpack("<4i", row) for row in rows]
-    return [tuple(words[8 * m + i // 4][i % 4] for m in range(count)) for i in range(WARP)]
-
-
-def ldmatrix_2(lanes, addresses):
-    """Two 8x8 matrices of 16-bit elements."""
-    return _matrices(lanes, addresses, 2)
-
-
-def ldmatrix_4(lanes, addresses):
-    """Four 8x8 matrices of 16-bit elements."""
-    return _matrices(lanes, addresses, 4)
-
-
-def ldmatrix_4_transposed(lanes, addresses):
-    """Four 8x8 matrices of 16-bit elements, transposed."""
-    m = np.frombuffer(b"".join(_rows(lanes, addresses)), np.uint16).reshape(4, 8, 8).transpose(0, 2, 1)
-    words = np.ascontiguousarray(m).view(np.int32).reshape(4, WARP).T
-    return [tuple(row) for row in words.tolist()]
-
-
-def ldmatrix_x2(address):
-    """See ``ptx.MATRIX``."""
-    return warp_operation(ldmatrix_2, FULL, address)
-
-
-def ldmatrix_x4(address):
-    """See ``ptx.MATRIX``."""
-    return warp_operation(ldmatrix_4, FULL, address)
-
-
-def ldmatrix_x4_trans(address):
-    """See ``ptx.MATRIX``."""
-    return warp_operation(ldmatrix_4_transposed, FULL, address)
 
 
 # Arithmetic.

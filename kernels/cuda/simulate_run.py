@@ -37,7 +37,9 @@ class State:
     progress = 0
 
 
-_OWN = {str(Path(__file__).with_name(f"simulate{part}.py")) for part in ("", "_run", "_memory", "_ops", "_ptx")}
+_OWN = {
+    str(Path(__file__).with_name(f"simulate{part}.py")) for part in ("", "_run", "_memory", "_ops", "_ptx", "_matrix")
+}
 
 
 def kernel_frame(frame):
