@@ -4,7 +4,8 @@ What the suite needs to know about a module is read off it here and nowhere else
 ``append_kv``, ``append_index``, ``block_scores``, ``select`` and ``attend`` with the reference's arguments; what it
 lacks is unsupported. ``attend`` is asked for a schedule, a number of splits and an arithmetic only when the function
 takes such a keyword: without ``schedule`` it has the standing schedule alone (and ``split`` when it takes ``splits``),
-without ``arithmetic`` it is taken to have the one that the run asks for. A result of False is a refusal.
+without ``arithmetic`` it is taken to have the one that the run asks for. ``block_scores`` and ``select`` may take a
+``schedule`` too. A result of False is a refusal.
 """
 
 import inspect
@@ -111,16 +112,18 @@ class Backend:
             raise ValueError(f"{operation}: gave {type(result).__name__}: must be an array")
         return result
 
-    def block_scores(self, q_idx, index, steps):
+    def block_scores(self, q_idx, index, steps, *, schedule=None):
         """float32 [rows, max_blocks]; entries behind a row's n_bid have no meaning."""
         function = self._function("block_scores")
+        keywords = _schedule("block_scores", function, schedule)
         given = [self._device(x) for x in (q_idx, index, steps)]
-        return self._array("block_scores", self._call("block_scores", function, given, {}))
+        return self._array("block_scores", self._call("block_scores", function, given, keywords))
 
-    def select(self, scores, steps, rule="blocks", geometry=REAL):
+    def select(self, scores, steps, rule="blocks", geometry=REAL, *, schedule=None):
         """int32 [rows, 2051]: a row's cells, then -1."""
         function = self._function("select")
         keywords = {} if geometry == REAL and not _takes(function, "geometry") else {"geometry": geometry}
+        keywords |= _schedule("select", function, schedule)
         given = [self._device(x) for x in (scores, steps)]
         return self._array("select", self._call("select", function, given, {"rule": rule, **keywords}))
 
@@ -137,6 +140,15 @@ class Backend:
         raw, steps, target = (self._device(x) for x in (raw, steps, index))
         self._call("append_index", function, (raw, steps, target), {})
         return self._host(target)
+
+
+def _schedule(operation, function, schedule):
+    """The keyword for a schedule, none for None: the standing one."""
+    if schedule is None:
+        return {}
+    if not _takes(function, "schedule"):
+        raise UnsupportedError(f"{operation}: schedule {schedule}: the function takes no schedule")
+    return {"schedule": schedule}
 
 
 def _load(name):

@@ -14,12 +14,19 @@ from qsa.golden import case
 from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
-from . import accuracy, goldens, pages, selection, split
+from . import accuracy, goldens, pages, selection, split, verify_batch
 from .backend import UnsupportedError
 from .compare import Comparison, finite
 
-MODULES = {"accuracy": accuracy, "selection": selection, "split": split, "pages": pages, "goldens": goldens}
-"""Name -> parity module, in the order in which they run."""
+MODULES = {
+    "accuracy": accuracy,
+    "selection": selection,
+    "split": split,
+    "pages": pages,
+    "goldens": goldens,
+    "verify-batch": verify_batch,
+}
+"""Name -> parity module, in the order in which they run. A case string has _ where a name has -."""
 
 STATUSES = ("passed", "failed", "unsupported")
 
@@ -113,9 +120,11 @@ def parse(text):
     Raises ValueError naming the parameter, its value and what is allowed.
     """
     name, recipe = case.parse(text)
-    if name in FAMILIES:
+    # The family verify_batch has a module of the same name, whose cases name an operation.
+    if name in FAMILIES and "op" not in recipe:
         check_recipe(name, recipe, FAMILIES[name].ALLOWED)
         return Case("goldens", text, {"family": name, **recipe})
+    name = name.replace("_", "-")
     if name not in MODULES or name == "goldens":
         known = ", ".join(key for key in MODULES if key != "goldens")
         raise ValueError(f"case {text!r}: module {name!r}: allowed are {known}, and of goldens {', '.join(FAMILIES)}")
