@@ -22,7 +22,7 @@ from ..ops import MAX_SPLITS, refuse
 from ..switches import switches
 from .attend_cells import CODINGS
 from .attend_merge import merge_kernel, row_floats
-from .attend_pieces import CHUNK, MAX_POOLS, POOL_FIELDS, SHARED, pieces_kernel, shared_words
+from .attend_pieces import CHUNK, MAX_POOLS, POOL_FIELDS, pieces_kernel, shared_words
 from .checks import check_array, check_schedule
 from .compiler import address, array_module, launch, properties
 
@@ -57,6 +57,11 @@ def _blocks(pieces, rows, n_head_kv, multiprocessors):
     return -(-pieces // -(-pieces // wave))
 
 
+def _shared(geometry):
+    """Bytes of shared memory that a block of pieces needs."""
+    return 4 * shared_words(geometry.group, geometry.head_dim)
+
+
 def _refusal(kvs, schedule, scratch, needed):
     """The reason for which a call is refused, or None."""
     geometry = kvs[0].pool.geometry
@@ -65,7 +70,7 @@ def _refusal(kvs, schedule, scratch, needed):
         return "format"
     if schedule == "split" and properties().compute_capability < (8, 0):
         return "device"
-    if geometry.head_dim not in DIMS or 4 * shared_words(geometry.group, geometry.head_dim) > SHARED:
+    if geometry.head_dim not in DIMS or _shared(geometry) > properties().shared_per_block:
         return "geometry"
     if any(kv.pool.geometry != geometry for kv in kvs):
         return "geometry"
@@ -123,6 +128,7 @@ class _Call(NamedTuple):
                     *(self.q, self.ids, self.steps, self.slots, self.scratch, pools, first_slot, n_pools, first_row),
                     *(self.cap, self.pieces, self.splits),
                 ),
+                shared=_shared(g),
                 stream=self.stream,
             )
         active = self.splits > 0 or (switches().merge_active and rows <= MERGE_ACTIVE_ROWS)

@@ -42,16 +42,13 @@ from .ptx import (
 CHUNK = 64
 """Cells of a chunk: eight for each of the eight sets of lanes that a thread block has."""
 
-TOGETHER = 2
+TOGETHER = 4
 """Heads whose values are summed at a time."""
 
 MAX_POOLS = 4
 POOL_FIELDS = 7
 """int64 per pool: addresses of K's codes and scales, V's codes and scales and the page table; cells that the table
 addresses; cells in a page."""
-
-SHARED = 48 * 1024
-"""Bytes of static shared memory that a block may have."""
 
 EMPTY = -3.4028234663852886e38
 LIMIT = float(1 << 24)
@@ -115,7 +112,8 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     tops = rows_at + CHUNK * 4
     fields = tops + 4 * group * 4
     masses, fades, poison = tops + group * 4, tops + 2 * group * 4, tops + 3 * group * 4
-    words = shared_words(group, dim)
+    # A last batch of fewer heads needs a test for each.
+    whole = group % TOGETHER == 0
 
     @device_function
     def load_queries(base, shared, lane, part):
@@ -171,6 +169,20 @@ def pieces_kernel(group, dim, k_coding, v_coding):
             st_shared_f32(int32(shared + fades + head * 4), fade)
 
     @device_function
+    def look_up(ids_row, first, stop, shared, n_head_kv, g, thread):
+        """Row of the pool of the lane's cell in the chunk from ``first``; -1 where nothing is selected."""
+        if thread >= CHUNK or first + thread >= stop:
+            return int32(-1)
+        return row_of(
+            ld_global_i32_nc(ids_row + int64(first + thread) * 4),
+            ld_shared_i64(int32(shared + fields + 32)),
+            int32(ld_shared_i64(int32(shared + fields + 40))),
+            int32(ld_shared_i64(int32(shared + fields + 48))),
+            n_head_kv,
+            g,
+        )
+
+    @device_function
     def partial_row(scratch, n_pieces, n_head_kv):
         """Address of the partials of the block's row."""
         return global_base(scratch) + int64(cuda.blockIdx.z) * (n_pieces * n_head_kv) * (group * (dim + 2) * 4)
@@ -184,9 +196,9 @@ def pieces_kernel(group, dim, k_coding, v_coding):
         st_global_f32(at, top)
         st_global_f32(at + each * 4, mass)
 
-    @kernel(launch_bounds=(dim, 2 if dim == 256 else 4))
+    @kernel(launch_bounds=(dim, 2 if dim == 256 else 4), shared_memory_carveout=100)
     def pieces(q, ids, steps, slots, scratch, pools, first_slot, n_pools, first_row, cap, n_pieces, splits):
-        memory = cuda.shared.array(words, float32)
+        memory = cuda.shared.array(0, float32)
         shared = shared_base(memory)
         thread = int32(cuda.threadIdx.x)
         # The lane of a cell and which eight of the chunk's cells it reads; the lane of the warp is ``warp_lane``.
@@ -218,22 +230,15 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 continue
             start = int32(piece * length * CHUNK)
             stop = int32(min(start + length * CHUNK, width))
+            ids_row = global_base(ids) + int64(row) * cap * 4
+            found = look_up(ids_row, start, stop, shared, n_head_kv, g, thread)
             first = start
             while first < stop:
                 if thread < CHUNK:
-                    found = int32(-1)
-                    if first + thread < stop:
-                        cell = ld_global_i32_nc(global_base(ids) + (int64(row) * cap + (first + thread)) * 4)
-                        found = row_of(
-                            cell,
-                            ld_shared_i64(int32(shared + fields + 32)),
-                            int32(ld_shared_i64(int32(shared + fields + 40))),
-                            int32(ld_shared_i64(int32(shared + fields + 48))),
-                            n_head_kv,
-                            g,
-                        )
                     st_shared_i32(int32(shared + rows_at + thread * 4), found)
                 cuda.syncthreads()
+                # The next chunk's rows are looked up while this one's cells are on their way.
+                found = look_up(ids_row, int32(first + CHUNK), stop, shared, n_head_kv, g, thread)
                 r0, r1, r2, r3 = ld_shared_v4_i32(int32(shared + rows_at + part * 32))
                 r4, r5, r6, r7 = ld_shared_v4_i32(int32(shared + rows_at + part * 32 + 16))
                 k_codes = ld_shared_i64(int32(shared + fields))
@@ -285,9 +290,11 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 y0, y1, y2, y3 = widen_v(v0, lane), widen_v(v1, lane), widen_v(v2, lane), widen_v(v3, lane)
                 y4, y5, y6, y7 = widen_v(v4, lane), widen_v(v5, lane), widen_v(v6, lane), widen_v(v7, lane)
                 for together in range(0, group, TOGETHER):
-                    for head in range(together, min(together + TOGETHER, group)):
+                    for i in range(TOGETHER):
+                        # Beyond the last head: its values again, to a place that nobody reads.
+                        head = together + i if whole else min(together + i, group - 1)
                         w = eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
-                        to = int32(shared + buffer + ((head - together) * 8 + part) * head_bytes + lane * 16)
+                        to = int32(shared + buffer + (i * 8 + part) * head_bytes + lane * 16)
                         st_shared_v4_f32(
                             to,
                             weighted(w, y0[0], y1[0], y2[0], y3[0], y4[0], y5[0], y6[0], y7[0]),
@@ -303,15 +310,17 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                             weighted(w, y0[7], y1[7], y2[7], y3[7], y4[7], y5[7], y6[7], y7[7]),
                         )
                     cuda.syncthreads()
-                    for head in range(together, min(together + TOGETHER, group)):
-                        at = int32(shared + buffer + (head - together) * 8 * head_bytes + thread * 4)
+                    for i in range(TOGETHER):
+                        head = together + i
+                        at = int32(shared + buffer + i * 8 * head_bytes + thread * 4)
                         total = ld_shared_f32(at)
-                        for i in range(1, 8):
-                            total += ld_shared_f32(int32(at + i * head_bytes))
-                        at = int32(shared + sums + head * head_bytes + thread * 4)
-                        if first > start:
-                            total = ld_shared_f32(at) * ld_shared_f32(int32(shared + fades + head * 4)) + total
-                        st_shared_f32(at, total)
+                        for other in range(1, 8):
+                            total += ld_shared_f32(int32(at + other * head_bytes))
+                        if whole or head < group:
+                            at = int32(shared + sums + head * head_bytes + thread * 4)
+                            if first > start:
+                                total = ld_shared_f32(at) * ld_shared_f32(int32(shared + fades + head * 4)) + total
+                            st_shared_f32(at, total)
                     cuda.syncthreads()
                 first = int32(first + CHUNK)
             # A lane's own word of every head: shared memory keeps the first four dims of eight in its first half.

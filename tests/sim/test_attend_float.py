@@ -249,7 +249,7 @@ def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
         ("format", "k8v4", SMALL, (9, 0), {"schedule": "split"}),
         ("device", "int8", SMALL, (7, 5), {"schedule": "split"}),
         ("geometry", "int8", Geometry(4, 2, 128, 16), (9, 0), {}),
-        ("geometry", "int8", Geometry(32, 1), (9, 0), {}),
+        ("geometry", "int8", Geometry(96, 1), (9, 0), {}),
         ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch()[1:]}),
         ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(4)[::2]}),
         ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(dtype=np.float64)}),
