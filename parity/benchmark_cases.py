@@ -36,17 +36,25 @@ def cases():
     def add(operation, **recipe):
         found.append(case.format(operation, recipe))
 
+    def attend(arithmetic, format, rows, slots, schedule, cache="hot"):
+        recipe = {"arithmetic": arithmetic, "format": format, "rows": rows, "slots": slots}
+        add("attend", **recipe, schedule=schedule, cache=cache)
+
     for rows in (1, 4, 16, 64, 256):
-        for schedule in ("batch", "split", "multi") if rows <= 16 else ("batch", "prompt", "multi"):
-            add("attend", arithmetic="exact", format="int8", rows=rows, schedule=schedule, cache="hot")
-    for rows in (1, 4, 16):
-        add("attend", arithmetic="exact", format="int8", rows=rows, schedule="split", cache="cold")
+        slots = min(rows, SLOTS)
+        for schedule in ("batch", "split") if rows <= 16 else ("batch",):
+            attend("exact", "int8", rows, slots, schedule)
+        if rows <= 16:
+            attend("exact", "int8", rows, slots, "split", "cold")
+        if rows > 1:
+            # The rows of one sequence: a window, or a prompt.
+            attend("exact", "int8", rows, 1, "batch" if rows <= 8 else "prompt")
     for format in ("k8v4", "q4_0"):
         for rows in (4, 64):
-            add("attend", arithmetic="exact", format=format, rows=rows, schedule="batch", cache="hot")
+            attend("exact", format, rows, min(rows, SLOTS), "batch")
     for schedule in ("batch", "split"):
         for rows in (1, 4):
-            add("attend", arithmetic="float", format="int8", rows=rows, schedule=schedule, cache="hot")
+            attend("float", "int8", rows, 1, schedule)
     for context in CONTEXTS:
         for rows, schedules in ((1, ("warp", "transposed")), (4, ("multi_query", "transposed"))):
             for schedule in schedules:
@@ -73,8 +81,8 @@ def _pool(format, capacity):
 
 
 @lru_cache(maxsize=1)
-def _device_pools(format, capacity, slots):
-    return [to_device(_pool(format, capacity)) for _ in range(slots)]
+def _device_pools(format, capacity):
+    return [to_device(_pool(format, capacity)) for _ in range(SLOTS)]
 
 
 def _random_ids(rows, steps):
@@ -109,14 +117,13 @@ def _exact_rows(format, rows):
 def _attend(recipe):
     if recipe["arithmetic"] == "float":
         return _attend_float(recipe)
-    format, rows, schedule = recipe["format"], recipe["rows"], recipe["schedule"]
+    format, rows, n_slots = recipe["format"], recipe["rows"], recipe["slots"]
     q, ids, steps, expected = _exact_rows(format, rows)
-    # One slot, unless several are what the schedule is for. All slots hold the same cells, each at a place of its own.
-    n_slots = min(rows, SLOTS) if schedule == "multi" else 1
-    pools = _device_pools(format, ATTEND_CONTEXT + 1, n_slots)
+    # All slots hold the same cells, each at a place of its own.
+    pools = _device_pools(format, ATTEND_CONTEXT + 1)[:n_slots]
     slots = np.arange(rows, dtype=np.int32) % n_slots
     given = {"q": q, "kv": pools, "ids": ids, "steps": steps, "slots": slots}
-    if schedule != "multi":
+    if n_slots == 1:
         given |= {"kv": pools[0], "slots": None}
     limit = limits.gather(ids, slots, n_slots, ATTEND_CONTEXT + 1, REAL.n_head_kv, limits.cell_bytes(pools[0].pool))
     return _prepared_attend(recipe, given, lambda got: _same(got, expected), limit)

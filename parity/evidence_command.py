@@ -5,6 +5,7 @@ or files.
 """
 
 import os
+import sys
 from pathlib import Path
 
 from rich import box
@@ -30,6 +31,7 @@ def add_parser(subparsers):
     parser.add_argument("--out", metavar="FILE", help="the record (default: the repository's, by device and date)")
     parser.add_argument("--merge", action="store_true", help="add to the record that FILE already holds")
     parser.add_argument("--seconds", type=float, metavar="N", help="start nothing, and stop all, after so many seconds")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="steps at a time, but for the benchmark's")
     parser.add_argument("--list", action="store_true", help="print the steps and run nothing")
     parser.set_defaults(run=run)
     parser = verbs.add_parser("show", help="print records")
@@ -59,6 +61,8 @@ def run(arguments):
     """Run the sections; returns 1 when a step failed or was not started."""
     if arguments.seconds is not None and not arguments.seconds > 0:
         raise ValueError(f"--seconds = {arguments.seconds}: must be above 0")
+    if arguments.jobs < 1:
+        raise ValueError(f"--jobs = {arguments.jobs}: must be 1 or more")
     plan = evidence_run.chosen(arguments.sections)
     if arguments.list:
         for section, steps in plan.items():
@@ -85,7 +89,11 @@ def run(arguments):
         for line in step["reason"].splitlines():
             print(f"  {line}", flush=True)
 
-    evidence_run.run(plan, path, facts, base, arguments.seconds, heard)
+    try:
+        evidence_run.run(plan, path, facts, base, arguments.seconds, arguments.jobs, heard)
+    except KeyboardInterrupt:
+        print(f"qsa evidence: interrupted: {os.path.relpath(path)} holds what was finished", file=sys.stderr)
+        return 130
     print(f"{failed} steps failed; {os.path.relpath(path)} written")
     return 1 if failed else 0
 

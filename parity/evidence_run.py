@@ -3,6 +3,7 @@
 After every step the record is written anew, so a machine that goes away leaves all that was finished.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -11,11 +12,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from qsa.golden import evidence, sources
-from qsa.kernels.switches import VARIABLES
 from qsa.reference.exact import CONTRACT
 
 from . import process, suite
@@ -24,9 +25,6 @@ REPEATS = 250
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 SHOWN = 20
 """Failures of a step that are recorded by name; their number is recorded always."""
-
-KERNEL_SWITCHES = ("topk_scan", "scores_transposed", "merge_active")
-"""The three kernel switches that change no bit (design section 8)."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +36,12 @@ class Step:
     command: tuple[str, ...]
     read: object
     seconds: float = 300.0
-    environment: dict = field(default_factory=dict)
     tool: tuple[str, ...] = ()
 
     @property
     def text(self):
         """The command for a reader, ready for a shell."""
-        switches = [f"{name}={value}" for name, value in self.environment.items()]
-        return " ".join([*switches, *self.tool, "python", *self.command])
+        return " ".join([*self.tool, "python", *self.command])
 
 
 def _counts(entries):
@@ -116,29 +112,12 @@ def _clean(line):
     return bool(counts) and not any(map(int, counts))
 
 
-def _parity(name, arithmetic, environment=None, suffix=""):
-    command = (
-        "-m",
-        "qsa.parity.cli",
-        "parity",
-        name,
-        "--backend",
-        "cuda",
-        "--arithmetic",
-        arithmetic,
-        "--json",
-        "{out}",
-    )
-    return Step(f"{name}-{arithmetic}{suffix}", command, read_parity, environment=environment or {})
-
-
 def _parity_steps():
     for name, module in suite.MODULES.items():
         for arithmetic in ("exact", "float"):
             if any(True for _ in module.cases(arithmetic)):
-                yield _parity(name, arithmetic)
-    if "verify-batch" in suite.MODULES:
-        yield _parity("verify-batch", "exact", {VARIABLES[name]: "1" for name in KERNEL_SWITCHES}, "-switches")
+                command = ("-m", "qsa.parity.cli", "parity", name, "--backend", "cuda", "--arithmetic", arithmetic)
+                yield Step(f"{name}-{arithmetic}", (*command, "--json", "{out}"), read_parity)
 
 
 def _test_steps():
@@ -174,6 +153,10 @@ SECTIONS = {
 }
 """Name -> function that gives the section's steps, in the order in which they run: the shortest first, so that a device
 that goes away early leaves most."""
+
+
+ALONE = ("benchmark",)
+"""Sections whose steps share the device with nothing: a neighbour would be in their times."""
 
 
 def chosen(names):
@@ -214,7 +197,7 @@ def run_step(step, driver, seconds=None):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report"
         command = [*step.tool, sys.executable, *(str(path) if part == "{out}" else part for part in step.command)]
-        finished = process.run(command, limit, step.environment)
+        finished = process.run(command, limit)
         if "{out}" in step.command and not path.is_file():
             return result("failed", finished.reason, {}, finished.seconds)
         try:
@@ -236,28 +219,44 @@ def device_facts(seconds=120):
     return json.loads(lines[-1])
 
 
-def run(plan, path, facts, base=None, seconds=None, heard=lambda section, step: None):
+def run(plan, path, facts, base=None, seconds=None, jobs=1, heard=lambda section, step: None):
     """Run the steps of ``plan`` and write the record to ``path`` after each of them; returns the record.
 
     facts    as :func:`device_facts` gives them
     base     a record to add to, or None
     seconds  for the whole run, or None: every step has its own limit alone
+    jobs     steps that run at a time; those of :data:`ALONE` have the device for themselves
     heard    called with the section's name and every finished step
     """
     deadline = None if seconds is None else time.perf_counter() + seconds
     fingerprint, record = sources.fingerprint(), base
-    for section, steps in plan.items():
-        for step in steps:
-            left = None if deadline is None else deadline - time.perf_counter()
-            done = run_step(step, facts["driver"], left)
-            new = evidence.make(
-                Path(path).stem,
-                CONTRACT,
-                facts["device"],
-                facts["versions"],
-                fingerprint,
-                {section: evidence.section([done])},
-            )
+
+    def start(section, step):
+        left = None if deadline is None else deadline - time.perf_counter()
+        return section, run_step(step, facts["driver"], left)
+
+    def finished():
+        alone = [(section, step) for section in plan if section in ALONE for step in plan[section]]
+        yield from (start(*one) for one in alone)
+        with ThreadPoolExecutor(jobs) as pool:
+            others = [(section, step) for section in plan if section not in ALONE for step in plan[section]]
+            started = [pool.submit(start, *one) for one in others]
+            try:
+                yield from (one.result() for one in as_completed(started))
+            except BaseException:
+                # An interrupted run does not wait for what it started.
+                pool.shutdown(wait=False, cancel_futures=True)
+                while not all(one.done() for one in started):
+                    # Again and again: a child may be about to start.
+                    process.stop()
+                    time.sleep(0.05)
+                raise
+
+    with contextlib.closing(finished()) as found:
+        for section, done in found:
+            sections = {section: evidence.section([done])}
+            name, device, versions = Path(path).stem, facts["device"], facts["versions"]
+            new = evidence.make(name, CONTRACT, device, versions, fingerprint, sections)
             record = new if record is None else evidence.merged(record, new)
             evidence.write(path, record)
             heard(section, done)

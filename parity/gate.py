@@ -73,6 +73,8 @@ def _hashes():
     for name in backends:
         backend = Backend(name, "exact")
         for case in suite.collect(["verify-batch"], "exact"):
+            if case.recipe["op"] != "window":
+                continue
             result = suite.run_case(case, backend)
             reason = "\n".join(line.strip() for line in result.lines(backend)) if result.status != "passed" else ""
             yield verdict("hashes", f"{name} {case.text}", result.status, reason, result.seconds)

@@ -1,5 +1,6 @@
 """Child processes with a time limit, and what their reports say: a crash or a hang costs one child, never the run."""
 
+import contextlib
 import os
 import re
 import signal
@@ -48,11 +49,25 @@ def impersonal(text):
     return text
 
 
-def run(command, seconds, environment=None):
+_running = set()
+
+
+def stop():
+    """Stop every child that runs, for a program that ends early; their :func:`run` then returns."""
+    for child in list(_running):
+        _kill(child)
+
+
+def _kill(child):
+    # The group: with the child goes all that it started.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def run(command, seconds):
     """Run ``command`` (list of strings) for at most ``seconds``; returns :class:`Finished`.
 
-    ``environment``: variables set besides those of this process. A child that is stopped is stopped with all that it
-    started. A command that cannot be started raises OSError.
+    A child that is stopped is stopped with all that it started. A command that cannot be started raises OSError.
     """
     started = time.perf_counter()
     with tempfile.TemporaryFile() as output:
@@ -62,17 +77,18 @@ def run(command, seconds, environment=None):
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
+        _running.add(child)
         try:
             code = child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
             if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
+                _kill(child)
                 child.wait()
+            _running.discard(child)
         output.seek(0)
         text = output.read().decode("utf-8", "replace")
     return Finished(code, text, time.perf_counter() - started)

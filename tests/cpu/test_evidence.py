@@ -233,6 +233,35 @@ def test_time_spent_leaves_steps_not_started(tmp_path):
     assert reasons == ["stopped at its limit after 1 s", evidence.NOT_STARTED]
 
 
+def test_steps_run_together_but_for_the_benchmark(tmp_path):
+    def meets(name, other):
+        """A child that ends well only when the other one runs at the same time."""
+        code = (
+            f"import sys, pathlib, time; here = pathlib.Path({str(tmp_path)!r}); (here / {name!r}).touch()\n"
+            f"while not (here / {other!r}).exists(): time.sleep(0.01)\n{WRITES}"
+        )
+        return child(name, code, seconds=20.0)
+
+    order = []
+    plan = {"tests": [meets("a", "b"), meets("b", "a")], "benchmark": [child("alone", WRITES)]}
+    path = tmp_path / "records" / "h200.json"
+    made = evidence_run.run(plan, path, FACTS, jobs=2, heard=lambda section, step: order.append(section))
+    assert made["sections"]["tests"]["status"] == "passed"
+    assert order == ["benchmark", "tests", "tests"]
+
+
+def test_an_interrupted_run_stops_its_children(tmp_path):
+    def interrupted(section, step):
+        raise KeyboardInterrupt
+
+    plan = {"tests": [child("quick", WRITES), *(child(str(i), "import time; time.sleep(300)") for i in range(3))]}
+    path, started = tmp_path / "h200.json", time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        evidence_run.run(plan, path, FACTS, jobs=2, heard=interrupted)
+    assert time.perf_counter() - started < 60 and not process._running
+    assert [one["name"] for one in evidence.load(path)["sections"]["tests"]["steps"]] == ["quick"]
+
+
 def test_a_run_killed_while_it_writes_leaves_a_whole_record(tmp_path):
     path = tmp_path / "records" / "h200-2026-11-30.json"
     source = tmp_path / "source.json"

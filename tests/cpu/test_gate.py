@@ -180,7 +180,8 @@ def test_goldens(tmp_path, monkeypatch):
 
 
 def test_hashes_run_on_the_device_too(monkeypatch):
-    case, asked = suite.Case("verify-batch", "verify-batch:x=1", {}), []
+    asked = []
+    cases = [suite.Case("verify-batch", f"verify_batch:op={op}", {"op": op}) for op in ("window", "draft")]
 
     def run_case(one, backend):
         asked.append(backend)
@@ -190,11 +191,11 @@ def test_hashes_run_on_the_device_too(monkeypatch):
 
     monkeypatch.setattr(gate, "_facts", lambda: ({"device": DEVICE}, ""))
     monkeypatch.setattr(gate, "Backend", lambda name, arithmetic: name if arithmetic in ARITHMETICS else None)
-    monkeypatch.setattr(suite, "collect", lambda names, arithmetic: [case] if names == ["verify-batch"] else [])
+    monkeypatch.setattr(suite, "collect", lambda names, arithmetic: cases if names == ["verify-batch"] else [])
     monkeypatch.setattr(suite, "run_case", run_case)
     monkeypatch.setattr(suite, "command", lambda text, backend: f"qsa parity --backend {backend}")
     found = [(one.case.text, one.status) for one in gate.CHECKS["hashes"]()]
-    assert found == [("cpu verify-batch:x=1", "passed"), ("cuda verify-batch:x=1", "failed")]
+    assert found == [("cpu verify_batch:op=window", "passed"), ("cuda verify_batch:op=window", "failed")]
     monkeypatch.setattr(gate, "_facts", lambda: (None, "none"))
     assert len(list(gate.CHECKS["hashes"]())) == 1
 
