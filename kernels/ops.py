@@ -64,8 +64,10 @@ def load_backend(name):
     """
     try:
         backend = importlib.import_module(BACKENDS.get(name, name))
+        # A backend may load an operation when it is first asked for, so asking can fail as importing does.
+        found = any(callable(getattr(backend, operation, None)) for operation in OPERATIONS)
     except ImportError as error:
         raise ValueError(f"backend = {name!r}: {error}; known are {', '.join(BACKENDS)}, or a module's name") from error
-    if not any(callable(getattr(backend, operation, None)) for operation in OPERATIONS):
+    if not found:
         raise ValueError(f"backend = {name!r}: defines none of {', '.join(OPERATIONS)}")
     return backend

@@ -73,6 +73,8 @@ def encode_q4_0(x):
     d = extreme / np.float32(-8)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         scale = _checked_scale(d.astype(np.float16), "q4_0")
+        # The larger of +0 and -0 is nobody's rule: a scale of 0 has one sign.
+        scale = np.where(scale == 0, np.float16(0), scale)
         # 1/d of a subnormal d can overflow; such a group is below the fp16 range and its scale is 0 whatever its codes
         # are.
         inverse = np.where(scale != 0, np.float32(1) / d, np.float32(0)).astype(np.float32)

@@ -50,7 +50,9 @@ def _q4_0_group(x, codes):
         high, low = max(high, x[i]), min(low, x[i])
     d = (high if high >= -low else low) / np.float32(-8)
     scale = float_to_half(d)
-    inverse = np.float32(1) / d if half_to_float(scale) != ZERO else ZERO
+    inverse = np.float32(1) / d
+    if half_to_float(scale) == ZERO:
+        scale, inverse = np.uint16(0), ZERO
     half = x.size // 2
     for i in range(half):
         one = np.int64(x[i] * inverse + np.float32(8.5))

@@ -107,9 +107,11 @@ def build(coding, head_dim):
             extreme = high
         d = libdevice.fdiv_rn(extreme, float32(-8))
         scale = float_to_half(d)
-        inverse = float32(0)
-        if half_to_float(scale) != float32(0):
-            inverse = libdevice.fdiv_rn(float32(1), d)
+        inverse = libdevice.fdiv_rn(float32(1), d)
+        if half_to_float(scale) == float32(0):
+            # The larger of +0 and -0 is nobody's rule: a scale of 0 has one sign.
+            scale = int32(0)
+            inverse = float32(0)
         for i in range(per):
             level = libdevice.fadd_rn(libdevice.fmul_rn(x[i], inverse), float32(8.5))
             own = int32(max(0, min(15, trunc_s32(level))))
