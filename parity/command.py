@@ -37,7 +37,9 @@ def add_parser(subparsers):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="parity modules to run (default: all of them)")
-    parser.add_argument("--backend", default="cpu", metavar="NAME", help="cpu, exact, cuda, or a module (default: cpu)")
+    parser.add_argument(
+        "--backend", metavar="NAME", help="cpu, exact, cuda, or a module (default: cuda where there is a GPU, else cpu)"
+    )
     parser.add_argument(
         "--arithmetic", metavar="|".join(ARITHMETICS), help="default: QSA_ARITHMETIC of the environment, else exact"
     )
@@ -84,8 +86,9 @@ def run(arguments):
     # A kernel under development lies in the folder where the command is typed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-    backend = Backend(arguments.backend, arithmetic)
-    environment = {"backend": backend.name, "arithmetic": arithmetic, **facts()}
+    found = facts()
+    backend = Backend(arguments.backend or ("cpu" if found["gpu"].startswith("none") else "cuda"), arithmetic)
+    environment = {"backend": backend.name, "arithmetic": arithmetic, **found}
     console = _console()
     console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)
     try:

@@ -53,7 +53,7 @@ def poisoned(format, capacity, geometry=REAL, **options):
 
 
 def vectors(rng, rows, geometry=REAL):
-    """K or V whose groups have very different magnitudes; one group all 0 of both signs, one below the smallest fp16 scale."""
+    """K or V whose groups differ much in magnitude; one is all 0 of both signs, one below the smallest fp16 scale."""
     x = rng.standard_normal((rows, geometry.n_head_kv, geometry.head_dim)).astype(np.float32)
     x *= np.exp(3 * rng.standard_normal((rows, geometry.n_head_kv, 1))).astype(np.float32)
     x[0, 0, :64], x[0, 0, :64:2], x[-1, -1, -64:] = 0, -0.0, 1e-9 * x[-1, -1, -64:]
