@@ -211,6 +211,17 @@ def test_float_cells_that_are_not_selected(splits):
     assert not cpu.attend(q, kv, np.full_like(ids, -1), steps, splits=splits, arithmetic="float").any()
 
 
+@pytest.mark.parametrize("splits", [None, 2])
+def test_float_chunks_whose_scores_lie_far_apart(splits):
+    """The first chunk scores 2^400 above the last one, which weighs nothing and overflows nothing."""
+    k, v = np.zeros((2, 128, 2, 64), np.float32)
+    k[:64], v[:64], v[64:] = 1, 2, 5
+    kv = store(k, v, "fp16", 4, SMALL)
+    q = np.full((1, SMALL.n_head, 64), 400 / (64 * np.log2(np.e) / 8), np.float32)
+    got = cpu.attend(q, kv, np.arange(128, dtype=np.int32)[None], record(128), splits=splits, arithmetic="float")
+    assert (got == 2).all()
+
+
 def test_float_scores_beyond_float32_stay_finite():
     q, kv, ids, steps = problem(generator(11), (80,), "fp16")
     q *= np.float32(3e38) / np.abs(q).max()

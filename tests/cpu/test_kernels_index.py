@@ -67,6 +67,8 @@ def test_append_kv_writes_the_reference_bytes(seed, fmt, page_size, host, expone
     k, v = (rng.standard_normal((2, 40, 2, 64)) * 2.0**exponent).astype(np.float32)
     k[rng.random(k.shape) < 0.1] = 0
     v[3], v[4, 0, :7] = 0, np.float32(1.5)
+    k[5:7], v[5:7] = 0, 0
+    k[5, :, 1], v[6, :, 3] = 2, -3  # rotated: both signs of one magnitude, a tie for q4_0's scale
     steps = step_records(np.where(rng.random(40) < 0.2, -1, rng.permutation(100)[:40]))
     k[steps[:, 0] < 0] = np.nan
     assert cpu.append_kv(k, v, ours, steps) is True
