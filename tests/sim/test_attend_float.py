@@ -238,6 +238,19 @@ def test_a_row_of_no_slot_is_left_unwritten():
     assert np.isnan(got[[0, 2]]).all() and np.isfinite(got[1]).all()
 
 
+def test_nothing_is_allocated_for_a_caller_that_gives_output_and_scratch(monkeypatch):
+    q, kv, ids, steps = problem(20, [5, 3])
+    kv, out, scratch = device.to_device(kv), np.empty_like(q), np.empty(module.scratch_shape(2, 5, SMALL), np.float32)
+
+    def allocates():
+        raise AssertionError("a new array")
+
+    monkeypatch.setattr(module, "array_module", allocates)
+    assert module.attend_float(q, kv, ids, steps, None, out, scratch=scratch) is out
+    with pytest.raises(AssertionError, match="a new array"):
+        module.attend_float(q, kv, ids, steps, None, out)
+
+
 def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
     return np.zeros(module.scratch_shape(rows, cap, geometry), dtype)
 
