@@ -35,7 +35,7 @@ class Step:
     name: str
     command: tuple[str, ...]
     read: object
-    seconds: float = 300.0
+    seconds: float = 420.0
     tool: tuple[str, ...] = ()
 
     @property
@@ -137,11 +137,13 @@ def _repeat_steps():
 def _sanitizer_steps():
     command = ("-m", "qsa.parity.repeats", "--backend", "cuda", "--repeats", "1", "--reduced", "--no-pool")
     for tool in TOOLS:
-        yield Step(tool, command, read_sanitizer, tool=("compute-sanitizer", "--tool", tool))
+        for arithmetic in ("exact", "float"):
+            prefix, asked = ("compute-sanitizer", "--tool", tool), ("--arithmetic", arithmetic)
+            yield Step(f"{tool}-{arithmetic}", (*command, *asked), read_sanitizer, seconds=500, tool=prefix)
 
 
 def _benchmark_steps():
-    yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark, seconds=420)
+    yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark)
 
 
 SECTIONS = {

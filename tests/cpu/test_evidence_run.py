@@ -153,13 +153,19 @@ def test_records_hold_no_folders_of_the_machine():
 
 
 def test_every_section_has_steps_that_can_be_asked_for():
-    plan = evidence_run.chosen(["repeats", "sanitizer/memcheck"])
+    plan = evidence_run.chosen(["repeats", "sanitizer/memcheck-exact"])
     assert [step.name for step in plan["repeats"]] == ["exact", "float"]
-    assert [step.name for step in plan["sanitizer"]] == ["memcheck"]
+    assert [step.name for step in plan["sanitizer"]] == ["memcheck-exact"]
     assert set(evidence_run.chosen(None)) == set(evidence_run.SECTIONS)
     for names in (["none"], ["parity/none"]):
         with pytest.raises(ValueError, match="section"):
             evidence_run.chosen(names)
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """The sources as they were when the tests began, whoever edits them meanwhile."""
+    monkeypatch.setattr(sources, "fingerprint", lambda: FINGERPRINT)
 
 
 @pytest.fixture
@@ -170,7 +176,7 @@ def fake_device(monkeypatch):
     monkeypatch.setattr(evidence_run, "SECTIONS", {"parity": lambda: [good, bad], "tests": lambda: [good]})
 
 
-def test_the_command_writes_merges_and_shows(fake_device, tmp_path, capsys):
+def test_the_command_writes_merges_and_shows(still, fake_device, tmp_path, capsys):
     out = str(tmp_path / "h200-run.json")
     assert cli.main(["evidence", "run", "--sections", "parity", "--out", out]) == 1
     assert "failed      parity/bad" in capsys.readouterr().out
@@ -197,12 +203,6 @@ def test_show_prints_no_time_of_a_wrong_result(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert any("attend:rows=1" in line and "wrong result" in line and "%" not in line for line in lines)
     assert any("select:rows=1" in line and "33.25" in line for line in lines)
-
-
-@pytest.fixture
-def still(monkeypatch):
-    """The sources as they were when the tests began, whoever edits them meanwhile."""
-    monkeypatch.setattr(sources, "fingerprint", lambda: FINGERPRINT)
 
 
 def test_check_says_fresh_stale_or_missing(still, tmp_path, capsys):
