@@ -9,6 +9,7 @@ row of a wrong result has no times.
 
 import argparse
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 from qsa.golden import case
 from qsa.golden.store import write_json
@@ -33,13 +34,14 @@ def measure(text):
 
 def clocks_under_load():
     """:func:`device.clocks` while the device copies memory: an idle device tells of no clock that matters."""
-    cupy = array_module()
-    move, _ = limits.copy()
-    for _ in range(3000):
-        move()
-    found = device.clocks(cupy.cuda.runtime.deviceGetPCIBusId(cupy.cuda.runtime.getDevice()))
-    cupy.cuda.get_current_stream().synchronize()
-    return found
+    runtime, (move, _) = array_module().cuda.runtime, limits.copy()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(device.clocks, runtime.deviceGetPCIBusId(runtime.getDevice()))
+        while not asked.done():
+            for _ in range(20):
+                move()
+            runtime.deviceSynchronize()
+    return asked.result()
 
 
 def measured_limits():

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,6 +143,24 @@ def test_the_report_survives_a_case_that_breaks(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         benchmark.main(["--cases", "none"])
     assert caught.value.code == 2
+
+
+def test_clocks_are_read_while_the_device_works(monkeypatch):
+    moved, asked = [], []
+
+    def clocks(address):
+        # Answers only once there is load.
+        while not moved:
+            time.sleep(0.001)
+        asked.append(address)
+        return {"sm_mhz": 1980}
+
+    runtime = SimpleNamespace(getDevice=lambda: 0, deviceGetPCIBusId=str, deviceSynchronize=lambda: None)
+    module = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(benchmark, "array_module", lambda: module)
+    monkeypatch.setattr(limits, "copy", lambda: (lambda: moved.append(1), 8))
+    monkeypatch.setattr(benchmark.device, "clocks", clocks)
+    assert benchmark.clocks_under_load() == {"sm_mhz": 1980} and asked == ["0"]
 
 
 def test_cases_read_back_and_differ():
