@@ -1,7 +1,7 @@
 """``attend`` on CUDA: the exact arithmetic in every schedule; the float one is in ``attend_float``.
 
-One kernel (``attend_kernel``) serves every schedule of the exact arithmetic, and all give the same bytes; a schedule only
-says how many blocks share a row:
+One kernel (``attend_kernel``) serves every schedule of the exact arithmetic, and all give the same bytes; a schedule
+only says how many blocks share a row:
 
 ==========  =======================================================================================================
 schedule    blocks that share a row and KV head
@@ -39,6 +39,10 @@ CHUNK = 64
 SHARE = 32
 """Cells below which the other schedules cut a row no further."""
 
+MOST = 20
+"""Blocks that share a row at most in the other schedules, unless its cells need more: beyond, telling each other costs
+more than a smaller share saves."""
+
 MAX_GRID = (1 << 31) - 1
 
 
@@ -57,14 +61,15 @@ def _room(kv, parts):
 
 def plan(kvs, rows, cap, schedule, splits=None):
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
-    heads = max(1, rows) * kvs[0].pool.geometry.n_head_kv
+    # The launches of several sets of slots share the rows.
+    heads = max(1, -(-rows // len(_sets(kvs)))) * kvs[0].pool.geometry.n_head_kv
     least = max(-(-max(cap, 1) // _room(kv, _parts(kv))) for kv in kvs)
     multiprocessors = properties().multiprocessors
     if schedule == "split":
         if splits is None:
             splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // CHUNK)))
     else:
-        splits = max(1, min(multiprocessors // heads, -(-cap // SHARE)))
+        splits = max(1, min(multiprocessors // heads, MOST, -(-cap // SHARE)))
     return max(splits, least)
 
 
@@ -76,8 +81,8 @@ def scratch_words(kvs, rows, cap, schedule, splits=None):
 
 
 def new_scratch(n_words):
-    """A scratch of ``n_words``, int64 on the device. Every launch leaves it as it was made; launches that may run at the
-    same time need one each."""
+    """A scratch of ``n_words``, int64 on the device. Every launch leaves it as it was made; launches that may run at
+    the same time need one each."""
     return array_module().full(max(1, n_words), UNSET, np.int64)
 
 
@@ -143,9 +148,9 @@ def attend(
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
     Returns False before any launch for a format outside the exact arithmetic and, in the split schedule, one other than
     int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 256, more than 12
-    heads to a KV head, or more cells than a row's blocks can hold (``geometry``), and for a scratch that is too small or
-    of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or splits
-    that do not fit.
+    heads to a KV head, or more cells than a row's blocks can hold (``geometry``), and for a scratch that is too small
+    or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or
+    splits that do not fit.
     """
     arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     if arithmetic == "float":

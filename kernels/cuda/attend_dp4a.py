@@ -1,7 +1,7 @@
 """The matrix products of the exact ``attend`` where there are no tensor cores for them (before sm_80): dp4a.
 
-Same registers in, same registers out as ``ptx.mma_s8`` and ``ptx.mma_u8``, so the kernel's other files do not know which
-one they use: a lane collects the words of its two rows and two columns from the lanes that hold them.
+Same registers in, same registers out as ``ptx.mma_s8`` and ``ptx.mma_u8``, so the kernel's other files do not know
+which one they use: a lane collects the words of its two rows and two columns from the lanes that hold them.
 """
 
 from .compiler import cuda, device_function

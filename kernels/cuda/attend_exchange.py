@@ -1,15 +1,15 @@
 """What the blocks of one row tell each other in the exact ``attend``: maxima, then mass and sums.
 
-The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for those
-of the others; later it sends every other block its part of that one's share of the outputs. Both go through 64-bit words
-of the scratch which hold UNSET until they are written, so a word announces itself: no flag, no fence, no counter. A
-word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
+The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for
+those of the others; later it sends every other block its part of that one's share of the outputs. Both go through
+64-bit words of the scratch which hold UNSET until they are written, so a word announces itself: no flag, no fence, no
+counter. A word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
 
 Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
 ever needed at once, far below the number that are resident, so waiting always ends.
 """
 
-from .attend_scores import HEAD_BYTES, HEADS, DIM
+from .attend_scores import DIM, HEAD_BYTES, HEADS
 from .compiler import cuda, device_function, int32, int64
 from .ptx import (
     ld_global_relaxed_i64,
@@ -65,12 +65,16 @@ def gather_maxima(base, active, records, v_groups, lane, lanes):
     total = int32(active * (HEADS * kinds))
     found = cuda.local.array(4, int64)
     for start in range(lane, total, int32(lanes * 4)):
+        for i in range(4):
+            found[i] = int64(UNSET)
         waiting = True
         while waiting:
             waiting = False
             for i in range(4):
                 word = min(int32(start + i * lanes), int32(total - 1))
-                found[i] = ld_global_relaxed_i64(base + int64(word) * 8)
+                if found[i] == UNSET:
+                    found[i] = ld_global_relaxed_i64(base + int64(word) * 8)
+            for i in range(4):
                 waiting = waiting or found[i] == UNSET
         for i in range(4):
             word = int32(min(int32(start + i * lanes), int32(total - 1)) % (HEADS * kinds))
@@ -79,7 +83,8 @@ def gather_maxima(base, active, records, v_groups, lane, lanes):
 
 @device_function
 def send_mass(base, split, splits, active, masses, v_groups, lane, lanes):
-    """Leave this block's mass of every head [12] int64, at the shared address ``masses``, for every block of the row."""
+    """Leave this block's mass of every head [12] int64, at the shared address ``masses``, for every block of the
+    row."""
     for i in range(lane, int32(active * HEADS), int32(lanes)):
         owner, head = int32(i // HEADS), int32(i % HEADS)
         st_global_relaxed_i64(
@@ -110,16 +115,19 @@ def receive_sum(base, splits, active, value, v_groups):
     total = int64(0)
     found = cuda.local.array(BATCH, int64)
     for start in range(int32(0), active, int32(BATCH)):
+        for i in range(BATCH):
+            found[i] = int64(UNSET) if start + i < active else int64(0)
+        first = sum_address(base, splits, start, value, v_groups)
         waiting = True
         while waiting:
             waiting = False
             for i in range(BATCH):
-                found[i] = int64(0)
-                if start + i < active:
-                    found[i] = ld_global_relaxed_i64(sum_address(base, splits, int32(start + i), value, v_groups))
+                if found[i] == UNSET:
+                    found[i] = ld_global_relaxed_i64(first + i * (VALUES * 8))
+            for i in range(BATCH):
                 waiting = waiting or found[i] == UNSET
         for i in range(BATCH):
             total += found[i]
             if start + i < active:
-                st_global_relaxed_i64(sum_address(base, splits, int32(start + i), value, v_groups), int64(UNSET))
+                st_global_relaxed_i64(first + i * (VALUES * 8), int64(UNSET))
     return total

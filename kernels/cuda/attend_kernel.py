@@ -25,8 +25,29 @@ from .attend_exchange import (
     send_mass,
     sum_address,
 )
-from .attend_scores import DIM, HEAD_BYTES, HEADS, POISON, TILE, load_query, load_tile, rotate_lanes, scaled, store_query
-from .attend_values import FACTORS_BYTES, STEP, UNITS, lane_base, load_v, store_factors, store_powers, unit_dim, unit_head
+from .attend_scores import (
+    DIM,
+    HEAD_BYTES,
+    HEADS,
+    POISON,
+    TILE,
+    load_query,
+    load_tile,
+    rotate_lanes,
+    scaled,
+    store_query,
+)
+from .attend_values import (
+    FACTORS_BYTES,
+    STEP,
+    UNITS,
+    lane_base,
+    load_v,
+    store_factors,
+    store_powers,
+    unit_dim,
+    unit_head,
+)
 from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised, uint32
 from .ptx import (
     float_as_int,
@@ -78,8 +99,8 @@ CELLS = (TOTALS + HEADS * 8 + 127) // 128 * 128
 """Bytes of shared memory before what is kept per cell, a multiple of 128; the order is that of the constants above."""
 
 PADDING = 16
-"""Words between the scores of two heads beyond the cells: with room a multiple of 32, eight lanes that read 16 bytes each
-meet 32 different banks."""
+"""Words between the scores of two heads beyond the cells: with room a multiple of 32, eight lanes that read 16 bytes
+each meet 32 different banks."""
 
 
 def cell_bytes(k_groups, v_groups):
@@ -173,8 +194,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, matrix=True):
 
     @device_function
     def find_rows(ids, begin, count, padded, pools, which, kv_head, row, rows, thread):
-        """Rows in the pool of cells begin to begin + count - 1 of a selection, GATHER at a time to the local array ``row``
-        and all to shared memory; -1 beyond the last one and for what is not selected."""
+        """Rows in the pool of cells begin to begin + count - 1 of a selection, GATHER at a time to the local array
+        ``row`` and all to shared memory; -1 beyond the last one and for what is not selected."""
         table, cells = field(pools, which, TABLE), field(pools, which, CELLS_OF_TABLE)
         page_size = int32(field(pools, which, PAGE_SIZE))
         place = cuda.local.array(GATHER, int32)

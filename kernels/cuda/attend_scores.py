@@ -1,8 +1,8 @@
 """Scores of the exact ``attend`` on tensor cores: the query in fixed point, dots per group, both maxima.
 
-Design section 4, steps 1 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The three
-limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb of a
-score:
+Design section 4, steps 1 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The
+three limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb
+of a score:
 
 =======  ==========================  ===================================
 product  column 2i                   column 2i + 1
@@ -97,7 +97,8 @@ def transpose_bytes(a, b, c, d):
 
 @device_function
 def rotate_lanes(x, lane):
-    """The rotation of a 256-vector, dims 8 * lane to 8 * lane + 7 in the local array ``x``, in the reference's order."""
+    """The rotation of a 256-vector, dims 8 * lane to 8 * lane + 7 in the local array ``x``, in the reference's
+    order."""
     for stride in (1, 2, 4):
         for i in range(8):
             if not i & stride:
@@ -147,7 +148,8 @@ def load_query(x, at, address, present, lane):
 
 @device_function
 def store_query(queries, at, head, k_groups, limbs, records, lane):
-    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in shared memory, and its record."""
+    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in shared memory, and its
+    record."""
     x = cuda.local.array(8, float32)
     for i in range(8):
         x[i] = queries[at + i]

@@ -1,14 +1,15 @@
 """Weights and weighted values of the exact ``attend`` on tensor cores.
 
 Design section 4, steps 6 and 7. Once the maxima are known every score s becomes one float32, its *power*
-r * 2^(n - top + BIAS) with (r, n) = exp2(s) and top the head's largest n: mass and weights are then roundings of the power
-times constants, since scaling by powers of two is exact, and float32 holds the power of every cell that can reach a byte of
-the output (see ``BIAS``).
+r * 2^(n - top + BIAS) with (r, n) = exp2(s) and top the head's largest n: mass and weights are then roundings of the
+power times constants, since scaling by powers of two is exact, and float32 holds the power of every cell that can
+reach a byte of the output (see ``BIAS``).
 
 A product takes 32 cells (its inner dimension), 16 rows of weight bytes and 8 columns of dims. Four limbs of 12 heads
-fill the rows of three products; lane 4g + i holds, for its cells, limbs 0 to 3 of head g (products 0 and 1) and two limbs
-of head 8 + g / 2 (product 2), so the lane that computes a weight also feeds it to the product, and no weight passes
-through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells; nothing in here waits for another warp.
+fill the rows of three products; lane 4g + i holds, for its cells, limbs 0 to 3 of head g (products 0 and 1) and two
+limbs of head 8 + g / 2 (product 2), so the lane that computes a weight also feeds it to the product, and no weight
+passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells; nothing in here waits for
+another warp.
 """
 
 from ...reference.exact.attend import NO_CELL
@@ -31,8 +32,9 @@ from .ptx import (
 
 BIAS = 100
 """Exponent added to every power. A weight matters while n + v is at least M_j - 32, an output while M_j - top is at
-least -176 (below, O * 2^(M_j - top) / L rounds to 0), and v lies in -23..16: the power, at least 2^(-176 - 32 - 16 + BIAS), and its
-product with a scale stay normal, and the product with the largest scale stays finite, for a BIAS of 98 to 110."""
+least -176 (below, O * 2^(M_j - top) / L rounds to 0), and v lies in -23..16: the power, at least 2^(-176 - 32 - 16 +
+BIAS), and its product with a scale stay normal, and the product with the largest scale stays finite, for a BIAS of 98
+to 110."""
 
 REACH = 176
 EMPTY = -(1 << 27)
@@ -192,8 +194,8 @@ def make(v_groups, parts, mma_u8):
 
         ``raw``: V of the warp's first step, already loaded (:func:`load_v`) from ``base`` (:func:`lane_base`).
 
-        Shared addresses: ``powers`` [12, stride words], ``scales`` [v_groups, room] the |V scales|, ``signs`` [room] bit j
-        set where V scale j is negative (q4_0), ``factors`` and ``rows``.
+        Shared addresses: ``powers`` [12, stride words], ``scales`` [v_groups, room] the |V scales|, ``signs`` [room]
+        bit j set where V scale j is negative (q4_0), ``factors`` and ``rows``.
         """
         g = int32(lane >> 2)
         block, part = int32(warp & 3), int32(warp >> 2)
