@@ -18,7 +18,7 @@ from . import evidence_run
 from .command import check_target
 
 SHOWN = 6
-"""Changed files that ``check`` names before it counts the rest."""
+"""Changed files, or failures of a step, that are named before the rest is counted."""
 
 
 def add_parser(subparsers):
@@ -86,7 +86,7 @@ def run(arguments):
         nonlocal failed
         failed += step["status"] == "failed"
         print(f"{step['status']:12}{section}/{step['name']}  {step['seconds']:.0f} s", flush=True)
-        for line in step["reason"].splitlines():
+        for line in filter(None, [*step["reason"].splitlines(), *_summary(step["results"]).splitlines()]):
             print(f"  {line}", flush=True)
 
     try:
@@ -134,7 +134,11 @@ def _steps(record):
 def _summary(results):
     parts = [f"{results[status]} {status}" for status in evidence.STATUSES if status in results]
     lines = [", ".join(parts), *results.get("verdict", ())]
-    lines += [f"{one['case']}: {one['reason']}" for one in results.get("failures", ())]
+    failures = results.get("failures", ())
+    lines += [f"{one['case']}: {one['reason']}" for one in failures[:SHOWN]]
+    if len(failures) > SHOWN:
+        lines.append(f"and {results['failed'] - SHOWN} more")
+    lines += [f"unsupported, {times} times: {reason}" for reason, times in results.get("reasons", {}).items()]
     return "\n".join(filter(None, lines))
 
 

@@ -205,6 +205,17 @@ def test_show_prints_no_time_of_a_wrong_result(tmp_path, capsys):
     assert any("select:rows=1" in line and "33.25" in line for line in lines)
 
 
+def test_show_counts_what_it_does_not_name(tmp_path, capsys):
+    failures = [{"case": f"case {i}", "reason": "no"} for i in range(20)]
+    results = {"passed": 1, "failed": 50, "unsupported": 2, "failures": failures, "reasons": {"refused: format": 2}}
+    path = tmp_path / "h200-2026-11-30.json"
+    evidence.write(path, record(sections={"parity": evidence.section([step("x", "failed", results=results)])}))
+    assert cli.main(["evidence", "show", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "1 passed, 50 failed, 2 unsupported" in shown and "case 5: no" in shown and "case 6" not in shown
+    assert "and 44 more" in shown and "unsupported, 2 times: refused: format" in shown
+
+
 def test_check_says_fresh_stale_or_missing(still, tmp_path, capsys):
     check = ["evidence", "check", "--folder", str(tmp_path)]
     assert (cli.main(check), cli.main([*check, "--strict"])) == (0, 1)
