@@ -46,12 +46,17 @@ def add_parser(subparsers):
     parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument(
+        "--bench", action="store_true", help="with verify-batch on cuda: then time it, every kernel switch off and on"
+    )
     parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     parser.set_defaults(run=run)
     return parser
 
 
 def _chosen(arguments, arithmetic):
+    if arguments.bench and "verify-batch" not in arguments.modules:
+        raise ValueError("--bench: goes with the module verify-batch")
     if arguments.case and arguments.modules:
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
     if arguments.case:
@@ -102,7 +107,23 @@ def run(arguments):
     if arguments.junit:
         report.write(arguments.junit, report.as_junit(tally, environment, backend))
     _conclude(tally, console)
+    if arguments.bench:
+        _bench(backend, tally, console)
     return tally.exit_code
+
+
+def _bench(backend, tally, console):
+    """Print the table of ``verify_bench``, or why there is none."""
+    if backend.name != "cuda":
+        console.print(f"bench: unsupported: backend {backend.name} has no timers of a device", **PLAIN)
+    elif tally.exit_code:
+        console.print("bench: not timed: the results are wrong", **PLAIN)
+    else:
+        # Imported here: it needs CuPy.
+        from . import verify_bench
+
+        for line in verify_bench.lines(verify_bench.table()):
+            console.print(line, **PLAIN)
 
 
 PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}
