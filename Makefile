@@ -9,7 +9,7 @@ PARITY ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test golden lint clean
+.PHONY: help parity test golden gate gpu bench lint clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,15 @@ test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/qsa env
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/pytest -n $(WORKERS) -rs
+
+gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulator, evidence, speed; report in build/gate
+	@$(BIN)/qsa gate --json build/gate/report.json --junit build/gate/junit.xml
+
+gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/evidence
+	@$(BIN)/qsa evidence run
+
+bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
+	@$(BIN)/python bench/cpu.py
 
 golden: $(STAMP)  ## recompute every golden from the reference and compare
 	@$(BIN)/qsa golden check
