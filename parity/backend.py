@@ -131,7 +131,8 @@ class Backend:
         """The PagedKV (or list of them) after appending; the one given may have changed too."""
         function = self._function("append_kv")
         k, v, target, steps = (self._device(x) for x in (k, v, kv, steps))
-        self._call("append_kv", function, (k, v, target, steps), {} if slots is None else {"slots": self._device(slots)})
+        keywords = {} if slots is None else {"slots": self._device(slots)}
+        self._call("append_kv", function, (k, v, target, steps), keywords)
         return self._host(target)
 
     def append_index(self, raw, steps, index):
