@@ -1,6 +1,6 @@
 """Times ``block_scores`` and ``select`` on a CUDA device beside the read limit, after checking their bytes.
 
-    python bench/cuda_index.py [--json PATH] [--contexts 16K 64K 256K 1M] [--rows 1 4]
+    python bench/cuda_index.py [--json PATH] [--contexts 16K 64K ...] [--rows 1 4]
 
 Every figure is the median over replays of a captured graph that holds one launch many times, divided by their number,
 in microseconds: hot, one stream, launches included. ``read`` is a kernel that only loads the keys (or scores) that the
@@ -24,8 +24,9 @@ from qsa.kernels.cuda.select import scratch_shape, select
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
 
-CONTEXTS = {name: (1 << log) - 1 for name, log in (("1K", 10), ("16K", 14), ("64K", 16), ("256K", 18), ("1M", 20))}
-"""Cells of a context: a tail of 3, and no power of two of blocks."""
+_SIZES = {"1K": 1 << 10, "16K": 1 << 14, "64K": 1 << 16, "256K": 1 << 18, "1M": 1 << 20}
+CONTEXTS = {**{name: (size - 1, size) for name, size in _SIZES.items()}, "1K-in-1M": (1023, 1 << 20)}
+"""Name -> (cells, capacity in cells): a tail of 3; the last shows what unused capacity costs."""
 
 LAUNCHES, REPLAYS = 10, 32
 
@@ -100,9 +101,10 @@ def same_bits(got, expected):
     return np.array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
-def run(bench, context, cells, rows_list):
+def run(bench, context, rows_list):
+    cells, capacity = CONTEXTS[context]
     rng = np.random.default_rng(cells)
-    max_blocks = cells // REAL.ratio + 2
+    max_blocks = capacity // REAL.ratio + 2
     host = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
     host.pooled = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
     host.dead = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
@@ -111,7 +113,7 @@ def run(bench, context, cells, rows_list):
     positions = [cells - 1 - i for i in range(max(rows_list))]
     steps = step_records(positions)
     expected = exact.block_scores(q, host, steps, np.zeros((len(q), max_blocks), np.float32))
-    bench.read(f"scores {context} read", index.pooled)
+    bench.read(f"scores {context} read", index.pooled[: cells // REAL.ratio])
     for rows in rows_list:
         qd, sd = cupy.asarray(q[:rows]), cupy.asarray(steps[:rows])
         out = cupy.zeros((rows, max_blocks), "float32")
@@ -130,7 +132,9 @@ def run(bench, context, cells, rows_list):
             ids = cupy.zeros((rows, REAL.max_width), "int32")
             scratch = cupy.zeros(scratch_shape(rows, max_blocks), "int32")
             if rule == "blocks":
-                bench.read(f"select {context} rows {rows} read", scores)
+                bench.read(
+                    f"select {context} rows {rows} read", cupy.ascontiguousarray(scores[:, : cells // REAL.ratio])
+                )
             for schedule in ("registers", "wide", "scan", "spread"):
                 if schedule == "registers" and max_blocks > 33 * 1024:
                     continue
@@ -144,21 +148,51 @@ def run(bench, context, cells, rows_list):
                 )
 
 
+TABLE = (
+    ("block_scores, read limit", "scores {} read"),
+    ("1 row, SCORES_TRANSPOSED off", "scores {} rows 1 warp"),
+    ("1 row, SCORES_TRANSPOSED on", "scores {} rows 1 transposed"),
+    ("4 rows, SCORES_TRANSPOSED off", "scores {} rows 4 multi_query"),
+    ("4 rows, SCORES_TRANSPOSED on", "scores {} rows 4 transposed"),
+    ("select, read limit of 1 row", "select {} rows 1 read"),
+    ("1 row, TOPK_SCAN off", "select {} blocks rows 1 wide"),
+    ("1 row, TOPK_SCAN on", "select {} blocks rows 1 scan"),
+    ("1 row, registers", "select {} blocks rows 1 registers"),
+    ("1 row, spread", "select {} blocks rows 1 spread"),
+    ("4 rows, TOPK_SCAN off", "select {} blocks rows 4 wide"),
+    ("4 rows, TOPK_SCAN on", "select {} blocks rows 4 scan"),
+    ("4 rows, registers", "select {} blocks rows 4 registers"),
+    ("4 rows, spread", "select {} blocks rows 4 spread"),
+)
+"""Label of a line of the table -> figure's name, the context left open."""
+
+
+def table(figures, contexts):
+    """The switches off against on, the other forms and the read limits, as a Markdown table."""
+    lines = ["| us, hot, graph replay | " + " | ".join(contexts) + " |", "|---" * (1 + len(contexts)) + "|"]
+    for label, name in TABLE:
+        cells = [figures.get(name.format(context)) for context in contexts]
+        if any(cell is not None for cell in cells):
+            lines.append(f"| {label} | " + " | ".join("" if cell is None else f"{cell:.1f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
 def main():
     """Command line of the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", help="write the figures here")
-    parser.add_argument("--contexts", nargs="+", default=["1K", "16K", "64K", "256K", "1M"], choices=CONTEXTS)
+    parser.add_argument("--contexts", nargs="+", default=[*CONTEXTS], choices=CONTEXTS)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4])
     args = parser.parse_args()
     bench = Bench()
     with cupy.cuda.Stream(non_blocking=True):
         for context in args.contexts:
-            run(bench, context, CONTEXTS[context], args.rows)
+            run(bench, context, args.rows)
     if args.json:
         record = {"device": properties().name, "compiler": compiler.NAME, "us": bench.figures, "bad": bench.bad}
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(record, file, indent=1)
+    print(table(bench.figures, args.contexts))
     for name in bench.bad:
         print(f"BYTES DIFFER: {name}")
     return 1 if bench.bad else 0

@@ -6,7 +6,7 @@ schedule       rows of up to
 ``registers``  33,792 blocks (135,168 cells) of capacity; a thread block to a row, keys stay in registers
 ``wide``       any capacity; a thread block to a row, keys read again in every pass, one lane looks for the bin
 ``scan``       any capacity; as ``wide``, a scan over the thread block looks for the bin
-``spread``     574,464 blocks (2.3 million cells); a thread block to a slice of a row, at most 17,408 blocks
+``spread``     507,904 blocks (2 million cells); a thread block to a slice of a row, at most 16,384 blocks
 =============  ================================================================================================
 
 Both rules of the field are in the step records' widths: the kernels select ``width`` less the tail from the complete
@@ -28,7 +28,7 @@ REGISTER_TURNS = (9, 17, 33)
 CHUNK_TURNS = 8
 """Keys a lane holds at a time in the forms that read them again."""
 
-SLICE_TURNS = 17
+SLICE_TURNS = 16
 """Keys a lane holds of a slice, and then of the slices' best."""
 
 

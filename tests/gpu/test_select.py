@@ -70,10 +70,11 @@ def check(counts, max_blocks, make, rule, schedule):
     np.testing.assert_array_equal(backend.to_host(given).view(np.uint32), scores.view(np.uint32))
 
 
+@pytest.mark.parametrize("make", ["normal", "levels", "equal"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_around_the_budget(schedule, rule):
-    check([0, 1, 3, 4, 0, *range(2046, 2061)], 600, MAKERS["levels"], rule, schedule)
+def test_around_the_budget(schedule, rule, make):
+    check([0, 1, 3, 4, 0, *range(2046, 2061)], 600, MAKERS[make], rule, schedule)
 
 
 @pytest.mark.parametrize("make", MAKERS)

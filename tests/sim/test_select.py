@@ -114,7 +114,7 @@ def test_refusals():
     steps = step_records([99])
     beyond = np.zeros((1, 33 * 1024 + 1), np.float32)
     assert refused("capacity", beyond, steps, schedule="registers")
-    assert refused("capacity", np.zeros((1, 17 * 1024 * 33 + 1), np.float32), steps, schedule="spread")
+    assert refused("capacity", np.zeros((1, 16 * 1024 * 31 + 1), np.float32), steps, schedule="spread")
     rows, words = select.scratch_shape(1, beyond.shape[1])
     small = np.zeros((rows, words - 1), np.int32)
     assert refused("scratch", beyond, steps, schedule="spread", scratch=small)
