@@ -7,11 +7,11 @@ block has as many lanes as a head has dims and does one piece of one row and KV 
 2. dim / 8 lanes read a cell, eight dims each, K and V at once; eight cells to a lane. For every head the eight dots
    are reduced together, each shuffle carrying half of them.
 3. A warp takes a head's 64 scores to weights 2^(score - maximum), scores being in log2 units.
-4. Every lane sums its eight cells' weighted values; the eight partial sums of a dim are added in shared memory, two
-   heads at a time, in ascending order of cells.
+4. Every lane sums its eight cells' weighted values; the eight partial sums of a dim are added in shared memory, in
+   ascending order of cells, ``TOGETHER`` heads between two barriers.
 
-All sums have one order, which depends on the row and the piece alone: neither the batch nor the device changes a bit.
-A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that is not finite
+All sums have one order, which depends on the row and the piece alone: neither the batch nor the number of blocks
+changes a bit. One kernel holds all four steps, since K and V stay in registers: hence the length of this file. A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that is not finite
 makes its head's sum NaN. Source: design section 8.
 """
 
@@ -66,11 +66,11 @@ def _field(pools, which, i):
     """Field i of the pool that a row reads."""
     value = pools[i]
     if which == 1:
-        value = pools[7 + i]
+        value = pools[POOL_FIELDS + i]
     elif which == 2:
-        value = pools[14 + i]
+        value = pools[2 * POOL_FIELDS + i]
     elif which == 3:
-        value = pools[21 + i]
+        value = pools[3 * POOL_FIELDS + i]
     return value
 
 

@@ -48,11 +48,10 @@ def run(q, kv, ids, steps, slots=None, **options):
     return out
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("page_size", [1, 3, 64])
+@pytest.mark.parametrize(("fmt", "page_size"), [*((fmt, 4) for fmt in FORMATS), ("int8", 1), ("int8", 3), ("int8", 64)])
 def test_error_across_chunks_and_formats(fmt, page_size):
     """Widths before, at and behind the end of a chunk; a page size that is no power of two."""
-    q, kv, ids, steps = problem(1, [1, 63, 64, 65, 130], fmt, page_size=page_size)
+    q, kv, ids, steps = problem(1, [1, 64, 65, 130], fmt, page_size=page_size)
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
@@ -63,8 +62,11 @@ def test_error_of_the_real_shape():
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize("missing", [[0], [9], [17], [0, 1, 9, 16, 17]], ids=["first", "middle", "last", "several"])
+@pytest.mark.parametrize(
+    ("fmt", "missing"),
+    [*((fmt, [0, 1, 9, 16, 17]) for fmt in FORMATS), ("int8", [0]), ("int8", [9]), ("int8", [17])],
+    ids=[*FORMATS, "first", "middle", "last"],
+)
 def test_cells_without_a_page_are_not_selected(fmt, missing):
     """Nor are ids of -1. The bytes behind them are poison, so a score of 0 or a weight of 0 on them would show."""
     q, kv, ids, steps = problem(3, [72], fmt, cells=72, missing=missing)
@@ -102,10 +104,9 @@ def test_records_and_ids_out_of_range_read_nothing():
     check_error(got[::2], q[::2], kv, ids[::2], steps[::2])
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("fmt", ["int8", "q4_0"])
-def test_a_query_that_is_not_finite_poisons_its_row_and_head_alone(value, fmt):
-    q, kv, ids, steps = problem(7, [70, 70], fmt)
+@pytest.mark.parametrize(("fmt", "value"), [("int8", np.nan), ("int8", -np.inf), ("q4_0", np.inf)])
+def test_a_query_that_is_not_finite_poisons_its_row_and_head_alone(fmt, value):
+    q, kv, ids, steps = problem(7, [5, 70], fmt)
     want = run(q, kv, ids, steps)
     q[1, 2, 5] = value
     got = run(q, kv, ids, steps)
@@ -118,18 +119,17 @@ def test_schedules_give_the_same_bits_row_for_row():
     """Rows together, a row a launch, a scratch for two rows, a row among others: faults C3 and C16."""
     q, kv, ids, steps = problem(8, [1, 66, 130])
     want = run(q, kv, ids, steps)
-    for schedule in ("step", "multi", "prompt"):
+    for schedule in ("step", "multi"):
         assert same_bytes(run(q, kv, ids, steps, schedule=schedule), want)
     two = np.full(module.scratch_shape(2, 130, SMALL), np.nan, np.float32)
     assert same_bytes(run(q, kv, ids, steps, schedule="prompt", scratch=two), want)
-    assert same_bytes(run(q, kv, ids, steps, scratch=None), want)
     for row, width in enumerate([1, 66, 130]):
         one = slice(row, row + 1)
         assert same_bytes(run(q[one], kv, ids[one, :width].copy(), steps[one]), want[one])
 
 
 def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
-    q, kv, ids, steps = problem(9, [1, 320])
+    q, kv, ids, steps = problem(9, [258])
     want = run(q, kv, ids, steps)
     assert same_bytes(run(q, kv, ids, steps, schedule="split"), want)
     assert same_bytes(run(q, kv, ids, steps, schedule="split", splits=5), want)
@@ -139,7 +139,7 @@ def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
 @pytest.mark.parametrize("splits", [2, 4])
 def test_split_error_and_bits(splits):
     """Unequal splits, empty ones among them; the bits depend neither on the rows beside nor on the device's size."""
-    q, kv, ids, steps = problem(10, [3, 320])
+    q, kv, ids, steps = problem(10, [3, 257])
     options = {"schedule": "split", "splits": splits}
     want = run(q, kv, ids, steps, **options)
     check_error(want, q, kv, ids, steps)
@@ -176,7 +176,7 @@ def test_merge_active_has_the_same_bits(monkeypatch):
     monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=True))
     assert same_bytes(run(q, kv, ids, steps), want)
     assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1]
-    nine = [np.repeat(x[:1], 9, axis=0) for x in (q, ids, steps)]
+    nine = [np.repeat(x[3:], 9, axis=0) for x in (q, ids, steps)]
     run(nine[0], kv, *nine[1:])
     assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1, 0], "calls of more than 8 rows keep the whole merge"
 
@@ -208,7 +208,7 @@ def test_several_slots_in_one_launch():
     slots = np.array([4, 0, 3, 3, 1, 2], np.int32)
     ids, q, steps = selection(rng, [66] * 6, 70, 66), queries(rng, 6, SMALL), records([66, 1, 65, 64, 2, 66])
     before = simulate.launches()
-    got = run(q, kvs, ids, steps, slots)
+    got = run(q, kvs, ids, steps, slots, scratch=None)
     count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
     assert (count["pieces"], count["merge"]) == (2, 1)
     for row, slot in enumerate(slots):
