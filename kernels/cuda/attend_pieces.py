@@ -11,8 +11,9 @@ block has as many lanes as a head has dims and does one piece of one row and KV 
    ascending order of cells, ``TOGETHER`` heads between two barriers.
 
 All sums have one order, which depends on the row and the piece alone: neither the batch nor the number of blocks
-changes a bit. One kernel holds all four steps, since K and V stay in registers: hence the length of this file. A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that is not finite
-makes its head's sum NaN. Source: design section 8.
+changes a bit. A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that
+is not finite makes its head's sum NaN. One kernel holds all four steps, since K and V stay in registers: hence the
+length of this file. Source: design section 8.
 """
 
 import math
