@@ -139,10 +139,10 @@ def exponent(scale):
 
 @device_function
 def poisoned(value, record, mass_of):
-    """``value``, or the one NaN where the head's query is not finite and something is selected."""
+    """``value`` with -0 made +0, or the one NaN where the head's query is not finite and something is selected."""
     if mass_of > 0 and ld_shared_i32(int32(record + POISON * 4)) != 0:
         return int_as_float(int32(NAN_BITS))
-    return value
+    return libdevice.fadd_rn(value, float32(0))
 
 
 @device_function

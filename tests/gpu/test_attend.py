@@ -1,0 +1,140 @@
+"""The exact ``attend`` on a device: the simulator's cases, full size, repeats, graphs, nothing written elsewhere."""
+
+import numpy as np
+import pytest
+from attend_cases import *  # noqa: F403
+from attend_cases import FORMATS, Backend, bits, check, problem, random_kv
+
+from qsa.reference import exact
+from qsa.reference.geometry import REAL
+
+pytestmark = pytest.mark.gpu
+
+REPEATS = 250
+
+
+@pytest.fixture(scope="module")
+def backend():
+    pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
+    import importlib
+
+    from qsa.kernels.cuda import compiler, device
+
+    compiler.current_device()
+    module = importlib.import_module("qsa.kernels.cuda.attend")
+    return Backend({**vars(module), "to_device": device.to_device, "to_host": device.to_host})
+
+
+def full(seed, rows, fmt="int8", cells=16384, width=2051, slots=1, **options):
+    """q, K/V of ``slots`` slots, ids and steps of rows of full width, and each row's slot."""
+    rng = np.random.default_rng(seed)
+    kvs = [random_kv(rng, fmt, cells, geometry=REAL, **options) for _ in range(slots)]
+    q = rng.standard_normal((rows, REAL.n_head, REAL.head_dim)).astype(np.float32)
+    ids = np.stack([np.sort(rng.permutation(cells)[:width]) for _ in range(rows)]).astype(np.int32)
+    steps = np.zeros((rows, 4), np.int32)
+    steps[:] = cells - 1, cells, cells // 4, width
+    return q, kvs if slots > 1 else kvs[0], ids, steps, np.arange(rows, dtype=np.int32) % slots
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_full_width(backend, fmt, rows):
+    """Many blocks a row, a few, and one (two where a block's cells take more room)."""
+    q, kv, ids, steps, _ = full(30 + rows, rows, fmt)
+    check(backend, q, kv, ids, steps)
+
+
+@pytest.mark.parametrize("splits", [1, 2, 7, 20])
+def test_full_width_in_splits(backend, splits):
+    q, kv, ids, steps, _ = full(31, 2)
+    check(backend, q, kv, ids, steps, schedule="split", splits=splits)
+
+
+@pytest.mark.parametrize("page_size", [1, 64, 512])
+def test_full_width_by_page_size(backend, page_size):
+    q, kv, ids, steps, _ = full(32, 2, page_size=page_size)
+    check(backend, q, kv, ids, steps)
+
+
+def test_widths_around_a_split(backend):
+    """Rows of one call with widths 1 to 2,051, tails 0 to 3, some without a page."""
+    widths = [0, 1, 63, 64, 65, 1023, *range(2044, 2052)]
+    q, kv, ids, steps = problem(33, widths, cells=4096, geometry=REAL, missing=range(0, 1024, 7))
+    for schedule in ("batch", "split", "step"):
+        check(backend, q, kv, ids, steps, schedule=schedule)
+
+
+def test_a_wide_window(backend):
+    """The draft's 32,768 cells: more than a block's shared memory holds."""
+    q, kv, ids, steps, _ = full(34, 1, cells=32768, width=32768)
+    check(backend, q, kv, ids, steps)
+
+
+def test_a_prompt(backend):
+    """Thousands of rows of several slots; every 97th is compared."""
+    q, kvs, ids, steps, slots = full(35, 3000, cells=2048, width=200, slots=4)
+    got = backend.attend(q, kvs, ids, steps, slots, schedule="prompt")
+    some = slice(None, None, 97)
+    wanted = exact.attend(q[some], kvs, ids[some], steps[some], slots[some])
+    np.testing.assert_array_equal(got[some].view(np.uint32), bits(wanted))
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("schedule", ["step", "batch", "split", "multi", "prompt"])
+def test_repeats(backend, schedule):
+    """250 launches of 5 rows of two slots, all equal to the first, which is right."""
+    import cupy
+
+    q, kvs, ids, steps, slots = full(36, 5, slots=2)
+    wanted = cupy.asarray(bits(check(backend, q, kvs, ids, steps, slots, schedule=schedule)))
+    there = [backend.to_device(x) for x in (q, kvs, ids, steps, slots)]
+    out, different = cupy.full_like(there[0], np.nan), cupy.zeros((), "int64")
+    for _ in range(REPEATS):
+        out.fill(np.nan)
+        backend.device_attend(*there, out, schedule=schedule, arithmetic="exact")
+        different += (out.view("uint32") != wanted).any()
+    assert int(different) == 0
+
+
+@pytest.mark.parametrize("schedule", ["batch", "split"])
+def test_a_graph_follows_what_changes(backend, schedule):
+    """Captured at widths 5 and 2,051, replayed with other queries, ids, widths and page tables: nothing baked in."""
+    from qsa.kernels.cuda.device import Graph
+
+    rng = np.random.default_rng(37)
+    q, kv, ids, steps, _ = full(37, 2)
+    steps[0, 3] = 5
+    there = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    out = backend.to_device(np.full(q.shape, np.nan, np.float32))
+    graph = Graph(lambda: backend.device_attend(*there, None, out, schedule=schedule, arithmetic="exact"))
+    for widths in ([2051, 5], [0, 64], [700, 2051]):
+        q = rng.standard_normal(q.shape).astype(np.float32)
+        ids = np.stack([np.sort(rng.permutation(16384)[:2051]) for _ in range(2)]).astype(np.int32)
+        steps[:, 3] = widths
+        kv.table = rng.permutation(kv.table).astype(np.int32)
+        for buffer, now in zip((there[0], there[1].table, there[2], there[3]), (q, kv.table, ids, steps), strict=True):
+            buffer.set(now)
+        out.fill(np.nan)
+        graph.replay()
+        graph.stream.synchronize()
+        wanted = exact.attend(q, kv, ids, steps)
+        np.testing.assert_array_equal(out.get().view(np.uint32), bits(wanted))
+
+
+def test_nothing_is_written_beyond_the_buffers(backend):
+    """Guards around output and scratch; rows that the launch does not have are NaN and stay so."""
+    from qsa.kernels.cuda.device import Guarded
+
+    q, kv, ids, steps, _ = full(38, 4)
+    there = [backend.to_device(x) for x in (q[:3], kv, ids[:3], steps[:3])]
+    words = backend.scratch_words([there[1]], 3, ids.shape[1], "split")
+    out, scratch = Guarded(q.shape, np.float32), Guarded((words,), np.int64)
+    scratch.array.fill(backend.unset)
+    options = {"schedule": "split", "scratch": scratch.array, "arithmetic": "exact"}
+    assert backend.device_attend(*there, None, out.array[:3], **options) is not False
+    out.check("out")
+    scratch.check("scratch")
+    wanted = exact.attend(q[:3], kv, ids[:3], steps[:3])
+    np.testing.assert_array_equal(out.array.get()[:3].view(np.uint32), bits(wanted))
+    assert np.isnan(out.array.get()[3]).all()
+    assert (scratch.array.get() == backend.unset).all()

@@ -1,0 +1,65 @@
+"""The exact ``attend`` in the simulator: every case gives the bytes of ``reference.exact``."""
+
+import numpy as np
+import pytest
+from attend_cases import *  # noqa: F403
+from attend_cases import Backend, check, problem, refused
+
+from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda.host import Properties
+
+module, device = simulate.load("attend"), simulate.load("device")
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return Backend({**vars(module), "to_device": device.to_device, "to_host": device.to_host})
+
+
+def older(capability, shared=64 * 1024):
+    """A device of another compute capability with ``shared`` bytes of shared memory a block."""
+    return Properties("older", capability, 4, shared, shared, 4 << 20)
+
+
+def test_without_tensor_cores(backend):
+    """sm_75: products by dp4a, four warps, 64 KiB of shared memory."""
+    with simulate.configured(properties=older((7, 5))):
+        check(backend, *problem(20, [18], cells=24))
+
+
+def test_split_needs_tensor_cores(backend):
+    with simulate.configured(properties=older((7, 5))):
+        refused(backend, "device", problem(21, [70]), schedule="split")
+
+
+def test_blocks_in_the_opposite_order(backend):
+    """Blocks that start last to first, two at a time, still find each other."""
+    inputs = problem(22, [40])
+    with simulate.configured(order="backwards"):
+        check(backend, *inputs, schedule="split", splits=2)
+
+
+def test_plan():
+    """Split: about two blocks per multiprocessor, 20 at most, 64 cells at least; a row's cells always find room."""
+    kv = device.to_device(problem(23, [1])[1])
+    with simulate.configured(properties=Properties("h200", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)):
+        plans = [module.plan([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
+        assert plans == [20, 16, 2, 1]
+        assert module.plan([kv], 1, 130, "split") == 3
+        assert module.plan([kv], 1, 2051, "batch") == module.MOST
+        assert module.plan([kv], 500, 2051, "prompt") == 1
+        assert module.plan([kv], 500, 32768, "batch") * module._room(kv, 3) >= 32768
+
+
+def test_no_more_cells_than_blocks_can_hold(backend):
+    """Ids with room for more cells than four blocks of 64 KiB hold: refused, nothing launched."""
+    with simulate.configured(properties=older((8, 0))):
+        refused(backend, "geometry", problem(24, [4], cap=4096))
+
+
+def test_float_arithmetic_is_passed_on(backend):
+    """Of another kernel, with other bits, close to these."""
+    q, kv, ids, steps = problem(25, [20], cells=24)
+    wanted = backend.attend(q, kv, ids, steps)
+    got = module.attend(q, device.to_device(kv), ids, steps, arithmetic="float")
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
