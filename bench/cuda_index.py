@@ -90,7 +90,8 @@ class Bench:
         if got is False or not equal(got.get(), expected):
             self.bad.append(name)
         self.figures[name] = median_time(call)
-        print(f"{name:<44} {self.figures[name]:9.2f}", flush=True)
+        # Said at once: a run cut short must not hide it.
+        print(f"{name:<44} {self.figures[name]:9.2f}{'  BYTES DIFFER' * (name in self.bad)}", flush=True)
 
     def read(self, name, array):
         self.figures[name] = read_time(array)
