@@ -90,7 +90,22 @@ def _attend_merge():
         yield f"attend_merge{'_rotated' * rotated}", kernel, signature, {"exact": False}
 
 
+def _attend_kernel():
+    from .attend_kernel import build
+
+    signature = _signature(_F3, _I2, _I2, _I1, "UniTuple(int64, 28)", *["int64"] * 4, "int64[::1]", _F3)
+    for name, groups in (("int8", (4, 4)), ("k8v4", (4, 8)), ("q4_0", (8, 8))):
+        # Not hot on every target: all 168 registers of a lane of 384 are in use; sm_80 to sm_89 spill 16 bytes, sm_100
+        # and sm_120 up to 112. tests/cpu/test_attend_ptx.py holds int8 on sm_90 to no stack and no spills.
+        fields = {"hot": False, "expect": TENSOR_CORE, "minimum": (8, 0)}
+        yield f"attend_exact_{name}", build.build(*groups, 2, 12, 3), signature, fields
+    # The form without tensor cores; for the other formats it differs from theirs in nothing more.
+    fields = {"hot": False, "expect": ("dp4a.s32.s32", "dp4a.u32.s32")}
+    yield "attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, False), signature, fields
+
+
 _MODULES = {
+    "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
     "append_index": _append_index,
     "block_scores": _block_scores,
