@@ -246,6 +246,9 @@ def _outputs(job, found, finite, coding, tops, sums, out):
                 row[d] = scaled(np.float32(integer), exponent) / divisor
             if coding == Q4_0:
                 rotate(row)
+            for d in range(row.size):
+                # -0 becomes +0.
+                row[d] += ZERO
 
 
 def row_bytes(geometry, width, splits):

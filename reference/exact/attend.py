@@ -140,6 +140,8 @@ def attend_row(q, cells, pool, splits=1):
     total = Sums(*(sum(x) for x in zip(*partial, strict=True)))
     result = output(total, top)
     result = rotate(result) if pool.v.coding == "q4_0" else result
+    # A zero has one sign: that of an output which rounds to 0 would hang on sums far below the range of a float32.
+    result = result + np.float32(0)
     poisoned = ~np.isfinite(turned).all(axis=-1) & (total.mass > 0)
     result[poisoned] = NAN
     return result

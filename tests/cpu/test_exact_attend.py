@@ -186,6 +186,18 @@ def test_cells_that_are_not_resident_are_not_selected():
         assert same_bytes(attend(q, kv, masked, record(64)), want)
 
 
+@formats
+def test_an_output_of_zero_has_one_sign(fmt):
+    """The best cell has V scale 0 in the first group, the other one is 2^-150 times as heavy: its negative V rounds to
+    0, on the way through a rotation where there is one."""
+    k, v = np.zeros((2, 2, SMALL.n_head_kv, SMALL.head_dim), np.float32)
+    k[0], k[1] = 8, -8
+    v[1] = -1
+    q = np.ones((1, SMALL.n_head, SMALL.head_dim), np.float32)
+    got = attend(q, store(k, v, fmt, geometry=SMALL), np.array([[0, 1]], np.int32), record(2))
+    assert not got.view(np.uint32).any()
+
+
 def test_slots_read_their_own_pools():
     rng = generator(12)
     kvs = [fill(rng, 30 + 10 * i, fmt, geometry=SMALL)[0] for i, fmt in enumerate(EXACT_FORMATS)]
