@@ -11,6 +11,10 @@ WORKERS ?= auto
 .DEFAULT_GOAL := help
 .PHONY: help parity test golden gate gpu bench lint clean
 
+# The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
+# the test workers. `bench` compares with NumPy and leaves its threads alone.
+parity test golden gate: export OPENBLAS_NUM_THREADS := 1
+
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
