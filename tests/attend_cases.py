@@ -4,10 +4,13 @@ The fixture ``backend`` is a :class:`Backend`. Widths are the smallest that cros
 split and a tail.
 """
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
 from qsa.kernels import ops
+from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
@@ -23,6 +26,7 @@ class Backend:
         self.to_device, self.to_host = operations["to_device"], operations["to_host"]
         self.new_scratch, self.scratch_words = operations["new_scratch"], operations["scratch_words"]
         self.device_attend, self.unset = operations["attend"], operations["UNSET"]
+        self.launches = operations["launches"]
 
     def attend(self, q, kv, ids, steps, slots=None, **options):
         """The output, which the call must have returned; it starts as NaN."""
@@ -194,6 +198,24 @@ def test_the_scratch_is_left_as_it_was_made(backend):
         got = backend.attend(q, kv, ids, steps, schedule="split", splits=2, scratch=scratch)
         np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
         np.testing.assert_array_equal(backend.to_host(scratch), before)
+
+
+def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
+    """Off: the launches of the standing path. On: the split schedule for int8; a format it refuses keeps the other."""
+    inputs, others = problem(30, [70, 5]), problem(31, [40], "k8v4")
+
+    def launched(inputs, **options):
+        before = Counter(backend.launches())
+        check(backend, *inputs, **options)
+        return Counter(backend.launches()) - before
+
+    assert launched(inputs) == launched(inputs, schedule="batch")
+    with override(split_attn=True):
+        before = ops.refusals().get(("attend", "format"), 0)
+        assert launched(inputs) == launched(inputs, schedule="split")
+        assert ops.refusals().get(("attend", "format"), 0) == before
+        assert launched(others) == launched(others, schedule="batch")
+        assert ops.refusals()["attend", "format"] == before + 1
 
 
 def refused(backend, reason, inputs, scratch=None, **options):

@@ -124,7 +124,7 @@ def attend(
     slots=None,
     out=None,
     *,
-    schedule="batch",
+    schedule=None,
     splits=None,
     arithmetic=None,
     scratch=None,
@@ -138,7 +138,8 @@ def attend(
     ids         [rows, cap] int32; -1, cells beyond the page table and cells whose page is not resident are not selected
     steps       [rows, 4] int32; the first ``width`` ids of each row are its cells
     out         [rows, n_head, 256] float32, or None: a new array
-    schedule    see the module
+    schedule    see the module; None: ``split`` where ``splits`` are given, and under the switch split_attn where that
+                fits, else ``batch``
     splits      1 to MAX_SPLITS, for ``split`` alone; None: chosen
     arithmetic  ``exact``, ``float``, or None: the switch QSA_ARITHMETIC
     scratch     of :func:`new_scratch` and :func:`scratch_words`, or None: one kept for the stream. For the float
@@ -152,6 +153,15 @@ def attend(
     or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or
     splits that do not fit.
     """
+    if schedule is None and splits is None and switches().split_attn:
+        answer = attend(
+            q, kv, ids, steps, slots, out, schedule="split", arithmetic=arithmetic, scratch=scratch, stream=stream
+        )
+        # What does not fit, a format or a scratch, keeps the schedule it had.
+        if answer is not False:
+            return answer
+    if schedule is None:
+        schedule = "batch" if splits is None else "split"
     arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     if arithmetic == "float":
         return attend_float(q, kv, ids, steps, slots, out, schedule, splits, scratch, stream)

@@ -18,11 +18,12 @@ def backend():
     pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
     import importlib
 
-    from qsa.kernels.cuda import compiler, device
+    from qsa.kernels.cuda import compiler, device, host
 
     compiler.current_device()
     module = importlib.import_module("qsa.kernels.cuda.attend")
-    return Backend({**vars(module), "to_device": device.to_device, "to_host": device.to_host})
+    moves = {"to_device": device.to_device, "to_host": device.to_host}
+    return Backend({**vars(module), **moves, "launches": host.launches})
 
 
 def full(seed, rows, fmt="int8", cells=16384, width=2051, slots=1, **options):

@@ -13,7 +13,8 @@ module, device = simulate.load("attend"), simulate.load("device")
 
 @pytest.fixture(scope="module")
 def backend():
-    return Backend({**vars(module), "to_device": device.to_device, "to_host": device.to_host})
+    moves = {"to_device": device.to_device, "to_host": device.to_host}
+    return Backend({**vars(module), **moves, "launches": simulate.launches})
 
 
 def older(capability, shared=64 * 1024):
