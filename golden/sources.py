@@ -11,13 +11,16 @@ import xxhash
 TREES = {"kernels": "qsa.kernels", "reference": "qsa.reference.exact"}
 """Name in a record -> package whose files it covers: the kernels, and the exact arithmetic they are held to."""
 
+LEFT_OUT = ("tests/", "cpu/")
+"""Folders of a tree that say nothing about a run on a device."""
+
 
 def sources(folder):
-    """(relative name, bytes) of every Python file under ``folder`` in the order of names; tests are left out."""
+    """(relative name, bytes) of every Python file under ``folder`` in the order of names, but tests and CPU kernels."""
     folder = Path(folder)
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder).as_posix()
-        if not path.name.startswith("test_") and "tests/" not in name:
+        if not path.name.startswith("test_") and not name.startswith(LEFT_OUT):
             yield name, path.read_bytes().replace(b"\r\n", b"\n")
 
 
