@@ -7,6 +7,7 @@ written as 0x7fc00000.
 """
 
 from ..append_kv import append_kv
+from . import layers
 from .append_index import append_index
 from .attend import attend
 from .block_scores import block_scores
@@ -15,4 +16,4 @@ from .select import select
 CONTRACT = "exact-1"
 """Name of this arithmetic, kept with every golden."""
 
-__all__ = ["CONTRACT", "append_index", "append_kv", "attend", "block_scores", "select"]
+__all__ = ["CONTRACT", "append_index", "append_kv", "attend", "block_scores", "layers", "select"]
