@@ -6,7 +6,7 @@ import numba
 import xxhash
 
 from ...reference import formats, geometry
-from ...reference.exact import scalar
+from ...reference.exact import linear, recurrent, scalar
 
 OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
@@ -16,7 +16,7 @@ def _stamp():
     """Hash of this folder's sources and of the reference files whose constants they freeze."""
     digest = xxhash.xxh3_64()
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, scalar))):
+    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, linear, recurrent, scalar))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

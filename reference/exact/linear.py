@@ -6,9 +6,11 @@ Source: design section 4, "Linear layers of the engine". A product of a row with
 2. Per group of 64 inputs the exact integer D_g = sum of xi * code. A last group that is not full is filled with zeros.
 3. t_g = float32(D_g) * scale_g, both roundings to nearest even.
 4. The t_g are added in the tree of 8 columns (``scalar.column_sum``): column j adds the groups j, j + 8, j + 16, ... in
-   ascending order, then the columns are added with strides 4, 2, 1; then times 2^(e - 22), rounded once.
+   ascending order, from +0 on, then the columns are added with strides 4, 2, 1; then times 2^(e - 22), rounded once.
 
 Eight columns because a GPU warp that reads a weight row in one piece holds eight groups at a time, four lanes each.
+
+Codes stay within +-127, so 4 products of 23 by 7 bits fit an int32: |4 * 2^22 * 127| < 2^31.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """Norms and rotation, exact: sums of squares in the tree of 32 columns, products from left to right.
 
-``column_sum`` takes any number of dims, filling up with zeros: column j of 32 adds dims j, j + 32, ... in ascending
+``column_sum`` takes any number of dims: column j of 32 adds dims j, j + 32, ... in ascending
 order, then the columns are added with strides 16, 8, 4, 2, 1. A square that overflows makes the sum inf and the row 0.
 """
 

@@ -122,19 +122,14 @@ def one_nan(x):
 def column_sum(x, columns):
     """float32 sum over the last axis in the tree of ``columns`` (a power of two) columns, for an axis of any length.
 
-    Column j holds the entries j, j + columns, j + 2 * columns, ... and adds them in ascending order; entries past the
-    end are +0, up to a multiple of ``columns``. The columns are then added as a butterfly with strides columns/2, ...,
-    1. Neighbouring entries lie in different columns, so a vector or a warp takes them at once.
+    Column j begins at +0 and adds the entries j, j + columns, j + 2 * columns, ... in ascending order. The columns are
+    then added as a butterfly with strides columns/2, ..., 1. Neighbouring entries lie in different columns, so a vector
+    or a warp takes them at once; zeros after the end would change nothing.
     """
-    *axes, dim = x.shape
-    missing = -dim % columns
-    if missing or not dim:
-        missing = missing or columns
-        x = np.concatenate([x, np.zeros((*axes, missing), np.float32)], axis=-1)
-    rows = x.reshape(*axes, -1, columns)
-    total = rows[..., 0, :]
-    for i in range(1, rows.shape[-2]):
-        total = total + rows[..., i, :]
+    total = np.zeros((*x.shape[:-1], columns), np.float32)
+    for start in range(0, x.shape[-1], columns):
+        row = x[..., start : start + columns]
+        total[..., : row.shape[-1]] += row
     while total.shape[-1] > 1:
         stride = total.shape[-1] // 2
         total = total[..., :stride] + total[..., stride:]
