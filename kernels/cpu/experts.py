@@ -5,7 +5,7 @@ import numpy as np
 
 from .gates import swiglu_row
 from .jit import kernel
-from .linear import ALONE, COLUMNS, fixed_row, fixed_rows, output
+from .linear import ALONE, fixed_row, fixed_rows, outputs
 from .scalar import NAN, exp, one_nan
 
 
@@ -46,21 +46,19 @@ def _expert(item, order, fixed, ids, gate_up, down, parts):
     if not finite[row]:
         result[:] = NAN
         return
-    codes, scale = gate_up[0][ids[row, rank]], gate_up[1][ids[row, rank]]
-    columns = np.empty(COLUMNS, np.float32)
+    expert = ids[row, rank]
+    codes, scale = gate_up[0][expert], gate_up[1][expert]
     both = np.empty(len(codes), np.float32)
-    for o in range(both.size):
-        both[o] = output(xi[row], e[row], codes[o], scale[o], columns)
+    outputs(xi[row], e[row], codes, scale, 0, both.size, both)
     hidden = np.empty(both.size // 2, np.float32)
     swiglu_row(both, hidden)
-    hidden_xi = np.empty(hidden.size, np.int32)
+    codes, scale = down[0][expert], down[1][expert]
+    hidden_xi = np.empty(codes.shape[1], np.int32)
     hidden_e, whole = fixed_row(hidden, hidden_xi)
-    if not whole:
+    if whole:
+        outputs(hidden_xi, hidden_e, codes, scale, 0, result.size, result)
+    else:
         result[:] = NAN
-        return
-    codes, scale = down[0][ids[row, rank]], down[1][ids[row, rank]]
-    for o in range(result.size):
-        result[o] = output(hidden_xi, hidden_e, codes[o], scale[o], columns)
 
 
 @kernel(parallel=True)
@@ -72,7 +70,7 @@ def _experts_all(items, order, fixed, ids, gate_up, down, parts):
 @kernel
 def _experts(x, order, ids, shares, gate_up, down, out):
     rows, top = ids.shape
-    fixed = fixed_rows(x)
+    fixed = fixed_rows(x, gate_up[0].shape[2])
     parts = np.empty((rows, top, x.shape[1]), np.float32)
     each = gate_up[0].shape[1] * gate_up[0].shape[2] + down[0].shape[1] * down[0].shape[2]
     if order.size * each < ALONE:
@@ -111,5 +109,5 @@ def experts(x, ids, shares, gate_up, down):
     out = np.empty(x.shape, np.float32)
     # Rows of one expert one after the other: its weights are then still in a cache.
     order = np.argsort(ids, axis=None, kind="stable")
-    _experts(x, order, ids, shares, tuple(gate_up), tuple(down), out)
+    _experts(x, order, ids, shares, gate_up[:2], down[:2], out)
     return out

@@ -7,7 +7,7 @@ from ...reference.exact.recurrent import COLUMNS
 from .jit import kernel
 from .scalar import ZERO, exp, one_nan, sigmoid, softplus
 
-ALONE = 1 << 18
+ALONE = 1 << 20
 """Elements of memory visited below which one thread does it all."""
 
 
