@@ -90,6 +90,17 @@ def _ngram_gate(key, query, value, root_hidden, out):
 
 
 @kernel
+def _add(x, y, out):
+    """x, out [rows, streams, n]; y [rows, streams or 1, n]."""
+    for row in range(len(x)):
+        for stream in range(x.shape[1]):
+            source, added = x[row, stream], y[row, stream % y.shape[1]]
+            result = out[row, stream]
+            for d in range(source.size):
+                result[d] = one_nan(source[d] + added[d])
+
+
+@kernel
 def _add_gated(x, gated, mixed, out):
     for i in range(x.size):
         out[i] = one_nan(x[i] + (gated[i] + one_silu(mixed[i])))
@@ -150,6 +161,15 @@ def ngram_gate(key, query, value):
     key, query, value = _contiguous(key, query, value)
     out = np.empty(key.shape, np.float32)
     _ngram_gate(key, query, value, np.float32(np.sqrt(key.shape[-1])), out)
+    return out
+
+
+def add(x, y):
+    """x + y, as ``reference.exact.gates.add``."""
+    x, y = _contiguous(x, y)
+    out = np.empty(x.shape, np.float32)
+    shape = (len(x), -1, x.shape[-1])
+    _add(x.reshape(shape), y.reshape(shape), out.reshape(shape))
     return out
 
 

@@ -1,5 +1,6 @@
 """How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
 
+import os
 from pathlib import Path
 
 import numba
@@ -7,6 +8,10 @@ import xxhash
 
 from ...reference import formats, geometry
 from ...reference.exact import linear, recurrent, scalar
+
+# Read by the OpenMP runtime when the first parallel kernel loads it. Left to itself an idle thread spins, which saves
+# 8 us a launch on an idle machine and costs milliseconds wherever another process wants the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""

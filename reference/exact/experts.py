@@ -11,8 +11,8 @@ def route(logits, top):
     """The experts of each row and their shares. ``logits`` [rows, num_experts] float32.
 
     ids: logit descending, ties to the lower id, -0 equal to +0. shares: exp(logit - best logit), divided by the sum of
-    the chosen ones, which are added in rank order; the sum over all experts would cancel. A row of NaN has the first
-    ids and shares of NaN.
+    the chosen ones, which are added in rank order; the sum over all experts would cancel. A NaN is
+    never preferred; a row of NaN has the first ids and shares of NaN.
     Returns ``ids`` [rows, top] int64 and ``shares`` [rows, top] float32, best first.
     """
     ids = np.argsort(-logits, axis=1, kind="stable")[:, :top]

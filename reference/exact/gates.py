@@ -68,7 +68,7 @@ def ngram_gate(key, query, value):
 
 
 def add(x, y):
-    """x + y, float32, one NaN."""
+    """x + y, one NaN. x [rows, ..., n] float32; y in the shape of x, or [rows, 1, n]: one stream for all of x's."""
     with np.errstate(over="ignore", invalid="ignore"):
         return one_nan(x + y)
 

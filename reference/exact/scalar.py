@@ -157,7 +157,7 @@ def log2(x):
     x = np.asarray(x, np.float32)
     # A subnormal x is lifted by 2^23 first, which is exact.
     small = np.abs(x) < np.float32(2.0**-126)
-    bits = np.where(small, x * np.float32(2.0**23), x).view(np.int32)
+    bits = np.where(small, np.where(small, x, 0) * np.float32(2.0**23), x).view(np.int32)
     k = (bits - ROOT_HALF) >> 23
     with np.errstate(invalid="ignore", over="ignore"):
         f = (bits - (k << 23)).view(np.float32) - np.float32(1)

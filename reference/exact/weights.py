@@ -9,7 +9,7 @@ own rounding as its only error, and one operation fewer has to be exact. The has
 import numpy as np
 
 from ..checkpoint import INTEGERS
-from .linear import QuantisedLinear, dequantise, quantise
+from .linear import GROUP, QuantisedLinear, dequantise, quantise
 from .scalar import exp
 
 PLAIN = "dt_bias", "linear_attn.norm.weight"
@@ -28,16 +28,28 @@ def _quantised(tensor):
     return QuantisedLinear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
+def _checked(name, tensor):
+    """A tensor that comes quantised. Raises ValueError when its codes or scales are not those of the arithmetic."""
+    codes, scale = tensor
+    shape = (*codes.shape[:-1], -(-codes.shape[-1] // GROUP))
+    if codes.dtype != np.int8 or scale.dtype != np.float16 or scale.shape != shape:
+        kinds = f"codes {codes.dtype} {codes.shape}, scales {scale.dtype} {scale.shape}"
+        raise ValueError(f"tensor {name}: {kinds}: int8 and float16 {shape} are required")
+    if codes.min(initial=0) < -127 or not (np.isfinite(scale) & (scale >= 0)).all():
+        raise ValueError(f"tensor {name}: codes from -127 on and finite scales from 0 on are required")
+    return tensor
+
+
 def quantise_tensors(tensors):
     """The tensors of a checkpoint (name -> array) as the exact arithmetic stores them.
 
     name -> :class:`QuantisedLinear`, float32 or int64 array. One that is quantised already stays as it is.
-    Raises ValueError naming the tensor where a weight is not finite or too large.
+    Raises ValueError naming the tensor where a weight is not finite or too large, or what comes quantised is malformed.
     """
     stored = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantisedLinear):
-            stored[name] = tensor
+            stored[name] = _checked(name, tensor)
         elif name.endswith(INTEGERS):
             stored[name] = np.asarray(tensor)
         elif len(tensor.shape) == 1 or name.endswith("conv1d.weight"):
