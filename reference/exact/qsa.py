@@ -104,7 +104,7 @@ def _select(q_idx, raw, geometry, rows, states, backend, rule):
         _carried_out(backend.append_index(raw[mine], steps, state.index), "append_index")
         if steps[-1, 2] <= geometry.top_blocks:
             # Every cell is selected: no score can change that.
-            scores = np.zeros((len(steps), state.index.max_blocks), np.float32)
+            scores = np.zeros((len(steps), steps[-1, 2]), np.float32)
         else:
             scores = backend.block_scores(q_idx[mine], state.index, steps)
         backend.select(scores, steps, ids[mine], rule=rule, geometry=geometry)
