@@ -60,12 +60,13 @@ def one_output(x, codes, scale):
 @pytest.mark.parametrize("inputs", [1, 63, 64, 65, 512, 576, 1300])
 def test_linear_is_its_definition(inputs):
     rng = generator(inputs)
-    weight = stacked(rng, 3, inputs)
     x = (rng.standard_normal((2, inputs)) * [[1], [1e-30]]).astype(np.float32)
-    got = layers.linear(x, weight)
-    with np.errstate(over="ignore"):
-        want = [[one_output(row, codes, scale) for codes, scale in zip(*weight, strict=True)] for row in x]
-    assert np.array_equal(bits(got), bits(np.array(want, np.float32)))
+    # Scales of one size, so that every order of the terms has bits of its own; and of all sizes.
+    for weight in (quantise(rng.standard_normal((20, inputs))), stacked(rng, 3, inputs)):
+        got = layers.linear(x, weight)
+        with np.errstate(over="ignore"):
+            want = [[one_output(row, codes, scale) for codes, scale in zip(*weight, strict=True)] for row in x]
+        assert np.array_equal(bits(got), bits(np.array(want, np.float32)))
 
 
 @pytest.mark.parametrize("inputs", [40, 96, 640, 2560])
@@ -126,24 +127,43 @@ def test_quantise_refuses_what_no_scale_holds():
             quantise(np.full((1, 64), bad))
 
 
+def summed(terms, columns):
+    """The tree of ``columns`` columns over a list of float32, one addition at a time."""
+    total = [np.float32(0)] * columns
+    for i, term in enumerate(terms):
+        total[i % columns] = total[i % columns] + term
+    while len(total) > 1:
+        stride = len(total) // 2
+        total = [total[j] + total[j + stride] for j in range(stride)]
+    return total[0]
+
+
 @pytest.mark.parametrize("columns", [4, 8, 32])
 @pytest.mark.parametrize("dim", [0, 1, 31, 64, 75])
 def test_column_sum_is_its_definition(columns, dim):
     x = generator(dim).standard_normal((2, dim)).astype(np.float32)
     for row, got in zip(x, column_sum(x, columns), strict=True):
-        total = [np.float32(0)] * columns
-        for i, value in enumerate(row):
-            total[i % columns] = total[i % columns] + value
-        while len(total) > 1:
-            stride = len(total) // 2
-            total = [total[j] + total[j + stride] for j in range(stride)]
-        assert got.view(np.uint32) == np.float32(total[0]).view(np.uint32)
+        assert got.view(np.uint32) == summed(row, columns).view(np.uint32)
 
 
 def close(got, want, units):
     """Within ``units`` half units in the last place of the largest number of the row."""
     size = np.abs(want).max(axis=-1, keepdims=True)
     return (np.abs(got - want) <= units * HALF_ULP * size).all()
+
+
+def test_sums_of_a_row_go_in_the_tree_of_32_columns():
+    x, one = generator(12).standard_normal((30, 150)).astype(np.float32), np.float32(1)
+    want = [row * (one / np.sqrt(summed(row * row, 32) / np.float32(150) + np.float32(EPS))) for row in x]
+    assert np.array_equal(bits(layers.rms_norm(x, np.ones(150, np.float32), EPS)), bits(np.array(want)))
+
+
+def test_sums_over_a_memory_go_in_the_tree_of_4_columns():
+    """With beta 0 and decay 1 the memory stays, and the output is its product with q alone."""
+    rows, memory = delta_problem(generator(13), 1, heads=1, key_heads=1, dim=50, values=30)
+    rows[3][:], rows[4][:] = 1, 0
+    want = [summed(column * rows[0][0, 0], 4) for column in memory[0].T]
+    assert np.array_equal(bits(layers.delta_rule(*rows, memory)[0, 0]), bits(np.array(want)))
 
 
 def test_norms_against_float64():

@@ -124,13 +124,13 @@ def coded_reference(model, monkeypatch):
 
 
 def test_logits_are_those_of_float64_on_the_same_codes(coded_reference, ids, whole):
-    """Every layer adds some 1e-7 of rounding (an input in 22 bits, a few float32 operations), so most rows agree to
-    1e-6. A K or V that lies within that of the middle between two codes takes the other one: one dim of one cell is
-    then off by a code, 1/127 of the largest, and so the rows that see the cell, by up to 1/127/sqrt(64) of one head
-    among the streams; 1e-3 leaves room for a few. Measured: median 8e-7, worst 5e-5."""
+    """Every layer adds some 1e-7 of rounding (an input in 22 bits, a few float32 operations): 1e-6 in rows that see
+    nothing worse. A K or V that lies within that of the middle between two codes takes the other code: one dim of one
+    cell is then off by 1/127 of the largest of its group, and every later row that selects the cell by up to
+    1/127/sqrt(64) = 1e-3 of one head, among all that adds up in the streams. Measured: median 6e-7, worst 9e-5."""
     want = coded_reference.forward(ids, coded_reference.init_state())
     for got, true in ((whole[0], want.logits), (whole[1].reshape(N, -1), want.streams.reshape(N, -1))):
-        assert np.median(error(got, true)) <= 5e-6
+        assert np.quantile(error(got, true), 0.1) <= 2e-6
         assert error(got, true).max() <= 1e-3
 
 
@@ -150,7 +150,7 @@ def test_draft_layer_is_that_of_float64_while_everything_is_selected(model, code
     )
     x, own = model.draft.forward(streams, ids[1 : n + 1], [0], [n], [model.draft.init_state(n)])
     for got, true in ((model.logits(x), want), (own.reshape(n, -1), want_streams.reshape(n, -1))):
-        assert np.median(error(got, true)) <= 5e-6
+        assert np.quantile(error(got, true), 0.1) <= 2e-6
         assert error(got, true).max() <= 1e-3
 
 
