@@ -93,6 +93,7 @@ class Model:
         if rule not in RULES:
             raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
         self.config, self.rule, self.geometry = config, rule, config.geometry
+        self.tensors = tensors
         has_draft = any(name.startswith("mtp.") for name in tensors)
         check_tensors(tensors, shapes(config, has_draft))
         self.embedding, self.head = tensors["model.embed_tokens.weight"], tensors["lm_head.weight"]

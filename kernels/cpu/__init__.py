@@ -9,10 +9,11 @@ Threads are numba's (``NUMBA_NUM_THREADS``). Calls from several Python threads a
 threading layer, not ``workqueue``.
 """
 
+from . import layers
 from .append_index import append_index
 from .append_kv import append_kv
 from .attend import attend
 from .block_scores import block_scores
 from .select import select
 
-__all__ = ["append_index", "append_kv", "attend", "block_scores", "select"]
+__all__ = ["append_index", "append_kv", "attend", "block_scores", "layers", "select"]

@@ -1,12 +1,17 @@
 """How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
 
+import os
 from pathlib import Path
 
 import numba
 import xxhash
 
 from ...reference import formats, geometry
-from ...reference.exact import scalar
+from ...reference.exact import linear, recurrent, scalar
+
+# Read by the OpenMP runtime when the first parallel kernel loads it. Left to itself an idle thread spins, which saves
+# 8 us a launch on an idle machine and costs milliseconds wherever another process wants the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
@@ -16,7 +21,7 @@ def _stamp():
     """Hash of this folder's sources and of the reference files whose constants they freeze."""
     digest = xxhash.xxh3_64()
     sources = sorted(Path(__file__).parent.glob("*.py"))
-    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, scalar))):
+    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, linear, recurrent, scalar))):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""Numbers of the kernels: float16 as bits, powers of two, exp2, fixed-point queries, the rotation, the lane tree.
+"""Numbers of the kernels: float16 as bits, powers of two, exp2 and log2, fixed-point queries, the rotation, the trees.
 
 Source: design section 4 and ``reference/exact/scalar.py``, whose constants are used. numba's CPU target has no float16,
 so scales are read and written as uint16. Everything is branch-free where a loop over it should vectorise, and calls no
@@ -11,6 +11,8 @@ from ...reference.exact import scalar as exact
 from .jit import kernel
 
 C1, C2, C3, C4, C5, C6 = (np.float32(c) for c in exact.EXP2)
+L0, L1, L2, L3, L4, L5, L6, L7, L8 = (np.float32(c) for c in exact.LOG2)
+LOG2_E, LN_2, EXP_LIMIT = exact.LOG2_E, exact.LN_2, exact.EXP_LIMIT
 ONE = np.float32(1)
 ZERO = np.float32(0)
 NAN = exact.NAN
@@ -150,3 +152,85 @@ def lane_sum(x, lanes):
             lanes[i] = lanes[i] + lanes[i + stride]
         stride //= 2
     return lanes[0]
+
+
+@kernel
+def one_nan(x):
+    """``x`` float32, a NaN as the one NaN."""
+    return x if x == x else NAN
+
+
+@kernel
+def exp(x):
+    """float32 e^x, as ``exp`` of the exact arithmetic; a NaN gives NAN."""
+    y = x * LOG2_E
+    y = y if y < EXP_LIMIT else EXP_LIMIT
+    y = y if y > -EXP_LIMIT else -EXP_LIMIT
+    n = floor(y)
+    result = np.float32(np.float64(exp2_fraction(y, n)) * power_of_two(np.int64(n)))
+    return result if x == x else NAN
+
+
+@kernel
+def log2(x):
+    """float32 log2(x) of a positive, normal, finite x."""
+    bits = np.int64(np.float32(x).view(np.int32))
+    k = (bits - exact.ROOT_HALF) >> 23
+    f = np.int32(bits - (k << 23)).view(np.float32) - ONE
+    p = L8 * f + L7
+    p = p * f + L6
+    p = p * f + L5
+    p = p * f + L4
+    p = p * f + L3
+    p = p * f + L2
+    p = p * f + L1
+    p = p * f + L0
+    return np.float32(k) + f * p
+
+
+@kernel
+def sigmoid(x):
+    """float32 1 / (1 + e^-x); a NaN gives NAN."""
+    e = exp(-abs(x))
+    return (ONE if x >= ZERO else e) / (ONE + e)
+
+
+@kernel
+def silu(x):
+    """float32 x * sigmoid(x), one NaN."""
+    return one_nan(x * sigmoid(x))
+
+
+@kernel
+def softplus(x):
+    """float32 log(1 + e^x), as ``softplus`` of the exact arithmetic."""
+    e = exp(-abs(x))
+    u = ONE + e
+    # Of a NaN, u is a NaN; log2 takes its bits for a number, so it is put back at the end.
+    rest = e if u == ONE else log2(u) * LN_2 * (e / (u - ONE))
+    return (x if x > ZERO else ZERO) + rest if x == x else NAN
+
+
+@kernel
+def add_columns(columns):
+    """float32 sum of ``columns`` [2^n] as a butterfly, the widest stride first; they are overwritten."""
+    stride = columns.size // 2
+    while stride:
+        for i in range(stride):
+            columns[i] = columns[i] + columns[i + stride]
+        stride //= 2
+    return columns[0]
+
+
+@kernel
+def column_dot(x, y, columns):
+    """float32 sum of the rounded products x * y [dim] in the tree of 32 columns; ``columns`` [32] is scratch."""
+    for i in range(32):
+        columns[i] = ZERO
+    whole = x.size // 32 * 32
+    for start in range(0, whole, 32):
+        for i in range(32):
+            columns[i] = columns[i] + x[start + i] * y[start + i]
+    for i in range(x.size - whole):
+        columns[i] = columns[i] + x[whole + i] * y[whole + i]
+    return add_columns(columns)

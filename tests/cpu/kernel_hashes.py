@@ -8,6 +8,8 @@ import json
 import numpy as np
 import xxhash
 from attention import generator
+from layer_problems import PROBLEMS
+from test_exact_layers import conv_problem, delta_problem
 
 from qsa.kernels import cpu
 from qsa.reference.geometry import step_records
@@ -44,6 +46,12 @@ def hashes():
             for schedule in ("batch", "split"):
                 out = cpu.attend(q, kv, ids, record, schedule=schedule, arithmetic=arithmetic)
                 note(f"attend {fmt} {arithmetic} {schedule}", out)
+    for name, problem in PROBLEMS.items():
+        note(name, *problem.run(cpu.layers, *problem.rows(generator(21), 150)))
+    x, taps, past = conv_problem(generator(22), 20, 4, 3)
+    note("causal_conv", cpu.layers.causal_conv(x, taps, past, 3), past)
+    rows, memory = delta_problem(generator(23), 70, 8, 2, 64, 64)
+    note("delta_rule", cpu.layers.delta_rule(*rows, memory), memory)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Numbers of the exact arithmetic: the bound of exp2, powers of two, fixed-point queries, the lane tree."""
+"""Numbers of the exact arithmetic: bounds of exp2, log2 and their kin, powers of two, fixed point, the lane tree."""
 
 from fractions import Fraction
 
@@ -8,7 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qsa.reference.exact.scalar import EXP2, NAN, exp2, fixed_point, lane_sum, one_nan, rounded, scale
+from qsa.reference.exact.scalar import (
+    EXP2,
+    LN_2,
+    LOG2,
+    LOG2_E,
+    NAN,
+    exp,
+    exp2,
+    fixed_point,
+    lane_sum,
+    log2,
+    one_nan,
+    rounded,
+    scale,
+    sigmoid,
+    silu,
+    softplus,
+)
 
 floats = st.floats(width=32, allow_nan=False, allow_infinity=False)
 
@@ -121,3 +138,61 @@ def test_one_nan():
     x = np.array([0x7FFFFFFF, 0xFFC00001, 0x3F800000], np.uint32).view(np.float32)
     assert one_nan(x).view(np.uint32).tolist() == [0x7FC00000, 0x7FC00000, 0x3F800000]
     assert NAN.view(np.uint32) == 0x7FC00000
+
+
+def test_log2_holds_its_bound_at_every_fraction():
+    """Every float32 from 1/2 to 2, where the result is smallest beside its parts, and samples of every exponent."""
+    for first in (0.5, 1.0):
+        x = np.arange(2**23, dtype=np.uint32) + np.float32(first).view(np.uint32)
+        x = x.view(np.float32)[x > np.float32(1).view(np.uint32)] if first == 1 else x.view(np.float32)
+        true = np.log2(x.astype(np.float64))
+        assert np.abs(log2(x) / true - 1).max() <= 2e-7
+    x = np.arange(0x3F, 0x7F800000, 1009, dtype=np.uint32).view(np.float32)
+    true = np.log2(x.astype(np.float64))
+    assert (np.abs(log2(x) - true) <= 2e-7 * np.abs(true)).all()
+
+
+def test_log2_of_special_numbers():
+    x = np.array([0, -0.0, 1, 8, 2.0**-149, np.inf, -1, -np.inf, np.nan], np.float32)
+    assert log2(x)[:6].tolist() == [-np.inf, -np.inf, 0, 3, -149, np.inf]
+    assert (log2(x)[6:].view(np.uint32) == 0x7FC00000).all()
+
+
+def test_exp_holds_its_bound():
+    x = np.linspace(-87, 88, 1_000_003).astype(np.float32)
+    true = np.exp(x.astype(np.float64))
+    assert (np.abs(exp(x) / true - 1) <= 2e-7 + 1.1e-7 * np.abs(x)).all()
+
+
+def test_exp_at_the_ends():
+    x = np.array([0, -0.0, -90, -104, -1e30, -np.inf, 89, 1e30, np.inf, np.nan], np.float32)
+    got = exp(x)
+    assert got[:2].tolist() == [1, 1] and 0 < got[2] < 2e-39 and not got[3:6].any() and np.isinf(got[6:9]).all()
+    assert got[9].view(np.uint32) == 0x7FC00000
+
+
+def test_sigmoid_silu_and_softplus_hold_their_bounds():
+    """One rounding of a sum, one of a quotient, and exp's error: absolute beside 1, relative in a tail of e^x."""
+    x = np.linspace(-80, 80, 1_000_003).astype(np.float32)
+    wide = x.astype(np.float64)
+    tail = 4e-7 + 1.2e-7 * np.abs(np.minimum(wide, 0))
+    true = 1 / (1 + np.exp(-wide))
+    assert (np.abs(sigmoid(x) / true - 1) <= tail).all() and np.abs(sigmoid(x) - true).max() <= 1.2e-7
+    assert (np.abs(silu(x) - wide * true) <= tail * np.abs(wide * true) * 1.2).all()
+    assert (np.abs(softplus(x) / np.logaddexp(0, wide) - 1) <= tail * 1.2).all()
+
+
+def test_sigmoid_and_softplus_of_special_numbers():
+    x = np.array([np.inf, -np.inf, 0, -0.0, 3e38, -3e38], np.float32)
+    assert sigmoid(x).tolist() == [1, 0, 0.5, 0.5, 1, 0]
+    assert softplus(x)[:2].tolist() == [np.inf, 0] and softplus(x)[4:].tolist() == [x[4], 0]
+    for function in (sigmoid, silu, softplus):
+        assert function(np.array([-np.nan], np.float32)).view(np.uint32).tolist() == [0x7FC00000]
+    assert np.isnan(silu(np.float32(-np.inf)))
+
+
+def test_constants_are_the_nearest_float32():
+    assert all(float(np.float32(c)) == c for c in LOG2)
+    with mpmath.workprec(100):
+        for constant, true in ((LOG2_E, 1 / mpmath.log(2)), (LN_2, mpmath.log(2))):
+            assert abs(mpmath.mpf(float(constant)) - true) <= np.spacing(constant) / 2

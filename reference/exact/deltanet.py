@@ -1,0 +1,60 @@
+"""Gated DeltaNet in the exact arithmetic; formulas as ``reference/deltanet.py``."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..deltanet import qkv_width
+from .linear import joined
+
+
+@dataclass
+class State:
+    """``memory`` [value heads, key dim, value dim] and ``past`` [kernel - 1, channels], the last inputs of the short
+    convolution; float32, advanced in place."""
+
+    memory: np.ndarray
+    past: np.ndarray
+
+    def copy(self):
+        """A state of its own."""
+        return State(self.memory.copy(), self.past.copy())
+
+
+def init_state(config):
+    """The state of a sequence that has not begun: zeros."""
+    shape = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
+    past = (config.linear_conv_kernel_dim - 1, qkv_width(config))
+    return State(np.zeros(shape, np.float32), np.zeros(past, np.float32))
+
+
+def load(tensors, layers):
+    """Weights of one layer as :func:`forward` takes them; the projections of x are one matrix."""
+    return {
+        "in": layers.load_linear(joined([tensors[f"in_proj_{name}.weight"] for name in ("qkv", "z", "b", "a")])),
+        "out": layers.load_linear(tensors["out_proj.weight"]),
+        **{name: tensors[name] for name in ("conv1d.weight", "rate", "dt_bias", "norm.weight")},
+    }
+
+
+def forward(x, weights, config, spans, layers):
+    """``x`` [n, hidden] float32; returns [n, hidden] and advances the states.
+
+    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call.
+    """
+    n, key_heads, heads = len(x), config.linear_num_key_heads, config.linear_num_value_heads
+    key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
+    keys, wide, qkv = key_heads * key_dim, heads * value_dim, qkv_width(config)
+    projected = layers.linear(x, weights["in"])
+    mixed = [layers.causal_conv(projected[rows, :qkv], weights["conv1d.weight"], state.past) for rows, state in spans]
+    mixed = layers.silu(mixed[0] if len(mixed) == 1 else np.concatenate(mixed))
+    q = layers.l2_norm(mixed[:, :keys].reshape(n, key_heads, key_dim), np.float32(key_dim**-0.5))
+    k = layers.l2_norm(mixed[:, keys : 2 * keys].reshape(n, key_heads, key_dim), np.float32(1))
+    v = mixed[:, 2 * keys :].reshape(n, heads, value_dim)
+    z = projected[:, qkv : qkv + wide].reshape(n, heads, value_dim)
+    b, a = projected[:, qkv + wide : qkv + wide + heads], projected[:, qkv + wide + heads :]
+    decay, beta = layers.decay_beta(a, b, weights["dt_bias"], weights["rate"])
+    out = [layers.delta_rule(q[rows], k[rows], v[rows], decay[rows], beta[rows], state.memory) for rows, state in spans]
+    out = out[0] if len(out) == 1 else np.concatenate(out)
+    out = layers.gated_norm(out, z, weights["norm.weight"], config.rms_norm_eps, config.output_gate_type)
+    return layers.linear(out.reshape(n, wide), weights["out"])

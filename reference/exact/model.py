@@ -1,0 +1,177 @@
+"""The whole text model in the exact arithmetic: int8 weights and K/V, the same bytes in chunks, windows and batches.
+
+Source: design section 4; formulas as ``reference/model.py``. A call takes rows of one sequence or of several, those of
+one sequence standing together: a row's bytes depend on its own sequence's earlier rows alone, so no cut of a prompt
+into chunks, no window and no batch changes a byte. Which backend computes changes nothing either.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from .. import exact
+from ..functions import part
+from ..geometry import RULES
+from ..model import Model, check_tensors, shapes
+from ..mtp import NORMS
+from ..ple import check_buffers
+from . import deltanet, moe, ple, qsa, weights
+from . import streams as hyper
+from .mtp import WINDOW, Draft
+
+
+@dataclass
+class State:
+    """What one sequence leaves behind: ``n``, the tokens so far; per layer the state of its attention
+    (deltanet.State or qsa.State) and of its PLE (ple.State, None where there is none)."""
+
+    n: int
+    attention: list
+    ple: list
+
+
+class Output(NamedTuple):
+    """``x`` [n, hidden], the mixed rows that the head reads, and ``streams`` [n, hc_count, hidden], the final residual
+    streams, which the draft layer reads. float32."""
+
+    x: np.ndarray
+    streams: np.ndarray
+
+
+class ExactModel:
+    """A text model in the exact arithmetic.
+
+    config       ``reference.Config``; head_dim must be a multiple of 64, the indexer's dim of 32
+    tensors      name -> array of any float dtype (quantised here), or QuantisedLinear; names of ``model.shapes``
+    rule         selection rule, ``blocks`` or ``cells``
+    draft_norm   ``whole`` or ``streams``, see ``reference/mtp.py``; draft_window: cells the draft layer attends to
+    backend      a module with the five operations and ``layers``: this package, or ``qsa.kernels.cpu``
+
+    ``stored`` are the tensors as quantised, ``draft`` the draft layer (mtp.Draft) or None.
+    Raises ValueError when a tensor is missing, extra, misshapen or not finite, when a stored hash constant is not the
+    derived one, on an unknown rule or norm, or on sizes outside the exact arithmetic.
+    """
+
+    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, backend=exact):
+        for name, value, allowed in (("rule", rule, RULES), ("draft_norm", draft_norm, NORMS)):
+            if value not in allowed:
+                raise ValueError(f"{name} = {value!r}: allowed are {', '.join(allowed)}")
+        if config.head_dim % 64 or config.indexer_head_dim % 32:
+            sizes = f"head_dim = {config.head_dim}, indexer_head_dim = {config.indexer_head_dim}"
+            raise ValueError(f"{sizes}: the exact arithmetic needs multiples of 64 and 32")
+        has_draft = any(name.startswith("mtp.") for name in tensors)
+        check_tensors(tensors, shapes(config, has_draft))
+        self.config, self.geometry, self.rule, self.backend = config, config.geometry, rule, backend
+        self.draft_norm = draft_norm
+        self.stored = weights.quantise_tensors(tensors)
+        forms = weights.runtime_tensors(self.stored)
+        self.embedding = forms["model.embed_tokens.weight"]
+        self.head = backend.layers.load_linear(forms["lm_head.weight"])
+        self.mixer = hyper.load(part(forms, "model.hyper_connection_mixer."), config, backend.layers)
+        self.layers = [
+            Layer(config, layer, part(forms, f"model.layers.{layer}."), backend)
+            for layer in range(config.num_hidden_layers)
+        ]
+        self.draft = Draft(self, part(forms, "mtp."), draft_norm, draft_window) if has_draft else None
+
+    @classmethod
+    def from_model(cls, model, **options):
+        """From a float64 ``reference.Model``, whose weights are quantised; ``options`` go to the constructor."""
+        return cls(model.config, model.tensors, **{"rule": model.rule} | options)
+
+    def dequantised(self):
+        """The float64 ``reference.Model`` of the very weights that are multiplied here."""
+        tensors = weights.dequantise_tensors(self.stored)
+        return Model(self.config, tensors, self.rule, self.draft_norm)
+
+    def init_state(self, capacity, page_size=4, kv_format="int8"):
+        """The state of a sequence that has not begun, with room for ``capacity`` tokens.
+
+        Raises ValueError on a K/V format without integer codes.
+        """
+        states = [layer.init_state(capacity, page_size, kv_format) for layer in self.layers]
+        return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
+
+    check_ids = Model.check_ids
+
+    def logits(self, x):
+        """float32 [n, vocab_size] of mixed rows ``x`` [n, hidden]."""
+        return self.backend.layers.linear(x, self.head)
+
+    def forward(self, ids, state):
+        """Continue one sequence by ``ids`` [n]. Returns logits [n, vocab_size] float32 and :class:`Output`; advances
+        ``state``. Raises ValueError as :meth:`run`."""
+        output = self.run([ids], [state])
+        return self.logits(output.x), output
+
+    def run(self, ids, states):
+        """Continue several sequences, each of ``states`` by its entry of ``ids`` (a row of integers).
+
+        Returns :class:`Output` of all rows, sequence after sequence; advances the states.
+        Raises ValueError on bad ids, a state given twice or rows beyond a state's capacity, and changes nothing then;
+        also when K or V has values that no scale can hold, with the states advanced in part.
+        """
+        if len(ids) != len(states) or len({id(state) for state in states}) != len(states):
+            raise ValueError(f"ids, states: {len(ids)} and {len(states)}: one row of ids for every state, each its own")
+        ids = [self.check_ids(one) for one in ids]
+        for one, state in zip(ids, states, strict=True):
+            room = min((s.kv.capacity for s in state.attention if isinstance(s, qsa.State)), default=None)
+            if room is not None and state.n + len(one) > room:
+                raise ValueError(f"ids: {state.n} + {len(one)} tokens: the state holds {room}")
+        counts = [len(one) for one in ids]
+        rows = qsa.rows_of([state.n for state in states], counts, self.geometry, self.rule)
+        ids = np.concatenate(ids)
+        embedded = self.backend.layers.embed(ids, self.embedding)
+        streams = np.repeat(embedded[:, None], self.config.hc_count, axis=1)
+        for index, layer in enumerate(self.layers):
+            attention, ple_states = [s.attention[index] for s in states], [s.ple[index] for s in states]
+            streams = layer.forward(streams, ids, rows, attention, ple_states, self.rule)
+        for state, count in zip(states, counts, strict=True):
+            state.n += count
+        return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
+
+
+class Layer:
+    """One layer: PLE where the configuration has it, attention of the layer's kind, MoE."""
+
+    def __init__(self, config, index, tensors, backend):
+        self.config, self.geometry, self.backend = config, config.geometry, backend
+        self.linear = config.layer_types[index] == "linear_attention"
+        layers = backend.layers
+        if self.linear:
+            self.attention = deltanet.load(part(tensors, "linear_attn."), layers)
+        else:
+            self.attention = qsa.load(part(tensors, "self_attn."), self.geometry, layers)
+        self.attention_mix, self.mlp_mix = (
+            hyper.load(part(tensors, f"{name}_hyper_connection."), config, layers) for name in ("attn", "mlp")
+        )
+        self.mlp = moe.load(part(tensors, "mlp."), layers)
+        self.ple = None
+        if index + 1 in config.ple_layer_ids:
+            self.ple_index = config.ple_layer_ids.index(index + 1)
+            check_buffers(part(tensors, "ple."), config, self.ple_index)
+            self.ple = ple.load(part(tensors, "ple."), config, layers)
+
+    def init_state(self, capacity, page_size, kv_format):
+        """States of a sequence that has not begun: of the attention, and of PLE or None."""
+        if self.linear:
+            attention = deltanet.init_state(self.config)
+        else:
+            attention = qsa.init_state(self.attention, self.geometry, capacity, page_size, kv_format)
+        return attention, ple.init_state(self.config) if self.ple else None
+
+    def forward(self, streams, ids, rows, states, ple_states, rule):
+        """Streams [n, hc_count, hidden] after the layer; advances the states."""
+        config, layers = self.config, self.backend.layers
+        if self.ple:
+            spans = list(zip(rows.spans, ple_states, strict=True))
+            streams = ple.forward(streams, ids, self.ple, config, self.ple_index, spans, layers)
+
+        def attend(x):
+            if self.linear:
+                return deltanet.forward(x, self.attention, config, list(zip(rows.spans, states, strict=True)), layers)
+            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule)
+
+        streams = hyper.through(streams, self.attention_mix, config, layers, attend)
+        return hyper.through(streams, self.mlp_mix, config, layers, lambda x: moe.forward(x, self.mlp, config, layers))

@@ -1,0 +1,76 @@
+"""The draft layer (MTP) in the exact arithmetic; formulas as ``reference/mtp.py``, attention dense over a window.
+
+A row attends to its last ``window`` cells, whatever the budget: the draft layer's own indexer is not used. Up to the
+budget the float64 layer, which selects, sees the same cells.
+"""
+
+from ..functions import part
+from . import moe, qsa
+from . import streams as hyper
+
+WINDOW = 32768
+"""Cells that a row of the draft layer attends to at most, unless told otherwise."""
+
+
+class Draft:
+    """The draft layer of an exact ``model``. ``tensors`` are in runtime form, without the ``mtp.`` before every name.
+
+    ``norm``: ``whole`` or ``streams``, as in ``reference/mtp.py``; ``window``: cells a row attends to, at least 1.
+    """
+
+    def __init__(self, model, tensors, norm, window=WINDOW):
+        config, layers = model.config, model.backend.layers
+        if window < 1:
+            raise ValueError(f"window = {window}: must be at least 1")
+        self.model, self.window = model, window
+        hidden = tensors["pre_fc_norm_hidden.weight"]
+        self.whole = norm == "whole"
+        self.hidden_norm = hidden if self.whole else hidden.reshape(config.hc_count, config.hidden_size)
+        self.embedding_norm = tensors["pre_fc_norm_embedding.weight"]
+        self.fc_embedding, self.fc_hidden = (
+            layers.load_linear(tensors[f"fc_{name}.weight"]) for name in ("embedding", "hidden")
+        )
+        self.attention = qsa.load(part(tensors, "layers.0.self_attn."), model.geometry, layers)
+        self.attention_mix = hyper.load(part(tensors, "layers.0.attn_hyper_connection."), config, layers)
+        self.mlp_mix = hyper.load(part(tensors, "layers.0.mlp_hyper_connection."), config, layers)
+        self.mlp = moe.load(part(tensors, "layers.0.mlp."), layers)
+        self.mixer = hyper.load(part(tensors, "hyper_connection_mixer."), config, layers)
+
+    def init_state(self, capacity, page_size=4, kv_format="int8"):
+        """The state of a sequence that has not begun: a qsa.State without an index."""
+        return qsa.init_state(self.attention, self.model.geometry, capacity, page_size, kv_format, indexer=False)
+
+    def forward(self, streams, next_ids, starts, counts, states):
+        """Propose tokens for several sequences; the rows of one sequence stand together.
+
+        streams   [n, hc_count, hidden] float32, the final residual streams of the tokens at the rows' positions
+        next_ids  [n] int64, the token after each of them
+        starts    first position of every sequence's rows; counts: how many rows it has (at least 1)
+        states    qsa.State of every sequence; cells from ``start`` on are overwritten
+
+        Returns ``x`` [n, hidden] float32, of which ``model.logits`` makes the logits of the token after next_ids, and
+        the layer's own streams [n, hc_count, hidden] for a further step. Raises ValueError on bad ids or shapes.
+        """
+        model = self.model
+        config, layers, eps = model.config, model.backend.layers, model.config.rms_norm_eps
+        ids, n = model.check_ids(next_ids), sum(counts)
+        if len(ids) != n or streams.shape != (n, config.hc_count, config.hidden_size):
+            needed = f"[{n}, {config.hc_count}, {config.hidden_size}]"
+            raise ValueError(f"streams: shape {streams.shape}, {len(ids)} ids: {needed} and {n} are required")
+        rows = qsa.rows_of(starts, counts, model.geometry, model.rule)
+        embedding = layers.rms_norm(layers.embed(ids, model.embedding), self.embedding_norm, eps)
+        embedding = layers.linear(embedding, self.fc_embedding)
+        normed = streams.reshape(n, -1) if self.whole else streams
+        normed = layers.rms_norm(normed, self.hidden_norm, eps).reshape(-1, config.hidden_size)
+        hidden = layers.linear(normed, self.fc_hidden).reshape(streams.shape)
+        streams = layers.add(hidden, embedding[:, None])
+
+        def attend(x):
+            return qsa.forward(x, self.attention, model.geometry, rows, states, model.backend, window=self.window)
+
+        streams = hyper.through(streams, self.attention_mix, config, layers, attend)
+        streams = hyper.through(
+            streams, self.mlp_mix, config, layers, lambda x: moe.forward(x, self.mlp, config, layers)
+        )
+        x, _ = hyper.mix(streams, self.mixer, config, layers)
+        return x, streams
