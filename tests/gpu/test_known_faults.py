@@ -1,0 +1,34 @@
+"""Known faults of kernels, on a device; see ``known_faults``."""
+
+import pytest
+from known_faults import FaultBackend
+from known_faults_attend import *  # noqa: F403
+from known_faults_index import *  # noqa: F403
+from known_faults_large import *  # noqa: F403
+from known_faults_select import *  # noqa: F403
+from known_faults_step import *  # noqa: F403
+
+pytestmark = pytest.mark.gpu
+
+
+def replayed(call):
+    """``call`` captured in a graph: a function that replays it and waits."""
+    import cupy
+
+    from qsa.kernels.cuda.device import Graph
+
+    graph = Graph(call)
+
+    def replay():
+        # The inputs are written on another stream.
+        cupy.cuda.Device().synchronize()
+        graph.replay()
+        graph.stream.synchronize()
+
+    return replay
+
+
+@pytest.fixture(scope="module", params=["cuda"])
+def backend(request):
+    cupy = pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
+    return FaultBackend(request.param, captured=replayed, empty=cupy.empty)

@@ -1,0 +1,28 @@
+"""Known faults of kernels, on the CUDA kernels in the simulator; see ``known_faults``.
+
+Without ``known_faults_large``: 65,537 blocks are minutes of simulation, and addresses beyond 2^32 need a device's
+memory. The grids and chunks that those cross have tests of their own, with the limits lowered.
+"""
+
+from functools import partial
+
+import pytest
+from known_faults import FaultBackend
+from known_faults_attend import *  # noqa: F403
+from known_faults_index import *  # noqa: F403
+from known_faults_select import *  # noqa: F403
+from known_faults_step import *  # noqa: F403
+
+from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda.host import Properties
+
+MACHINES = tuple(
+    partial(simulate.configured, properties=Properties("older", capability, 4, 64 << 10, 64 << 10, 4 << 20))
+    for capability in ((7, 5), (8, 0))
+)
+"""Without tensor cores, and with them."""
+
+
+@pytest.fixture(scope="module", params=["simulator"])
+def backend(request):
+    return FaultBackend("simulated", small=True, machines=MACHINES)
