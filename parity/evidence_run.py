@@ -138,7 +138,9 @@ def _sanitizer_steps():
     command = ("-m", "qsa.parity.repeats", "--backend", "cuda", "--repeats", "1", "--reduced", "--no-pool")
     for tool in TOOLS:
         for arithmetic in ("exact", "float"):
-            prefix, asked = ("compute-sanitizer", "--tool", tool), ("--arithmetic", arithmetic)
+            # The bindings ask a driver for entry points it may not have: an answer, not a fault of memory.
+            options = ("--report-api-errors", "no") if tool == "memcheck" else ()
+            prefix, asked = ("compute-sanitizer", "--tool", tool, *options), ("--arithmetic", arithmetic)
             yield Step(f"{tool}-{arithmetic}", (*command, *asked), read_sanitizer, seconds=500, tool=prefix)
 
 

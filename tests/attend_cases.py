@@ -248,7 +248,7 @@ def test_mistakes_are_errors(backend):
     q, kv, ids, steps = (backend.to_device(x) for x in problem(18, [70]))
     for options, message in (
         ({"schedule": "wide"}, "schedule"),
-        ({"splits": 2}, "splits"),
+        ({"schedule": "batch", "splits": 2}, "splits"),
         ({"schedule": "split", "splits": 21}, "splits"),
         ({"arithmetic": "double"}, "arithmetic"),
     ):

@@ -14,8 +14,8 @@ def _missing():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def device():
-    """The device, or a skip."""
+def needs_a_device():
+    """Skips where there is none."""
     missing = _missing()
     if missing:
         pytest.skip(missing)

@@ -23,7 +23,8 @@ class Guarded:
 
 
 def captured(call):
-    """(graph, stream) of ``call``'s launches, made once before so that nothing is compiled during the capture."""
+    """A function that replays ``call``'s launches, captured in a graph, and waits for them. ``call`` is made once
+    before, so that nothing is compiled during the capture."""
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -33,4 +34,22 @@ def captured(call):
         stream.synchronize()
         stream.begin_capture()
         call()
-        return stream.end_capture(), stream
+        graph = stream.end_capture()
+
+    def replay():
+        # The stream does not wait for the default one, on which buffers are filled.
+        cupy.cuda.Device().synchronize()
+        graph.launch(stream=stream)
+        stream.synchronize()
+
+    return replay
+
+
+def replay(graph):
+    """Launch a :class:`qsa.kernels.cuda.device.Graph` after all that went before on any stream, and wait for it: its
+    stream does not wait for the default one, on which buffers are filled."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+    graph.replay()
+    graph.stream.synchronize()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from attend_cases import *  # noqa: F403
 from attend_cases import FORMATS, Backend, bits, check, problem, random_kv
+from guarded import replay
 
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
@@ -116,8 +117,7 @@ def test_a_graph_follows_what_changes(backend, schedule):
         for buffer, now in zip((there[0], there[1].table, there[2], there[3]), (q, kv.table, ids, steps), strict=True):
             buffer.set(now)
         out.fill(np.nan)
-        graph.replay()
-        graph.stream.synchronize()
+        replay(graph)
         wanted = exact.attend(q, kv, ids, steps)
         np.testing.assert_array_equal(out.get().view(np.uint32), bits(wanted))
 

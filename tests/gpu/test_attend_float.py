@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
+from guarded import replay
 
 from qsa.kernels import ops
 from qsa.kernels.switches import Switches
@@ -159,16 +160,14 @@ def test_a_captured_graph_follows_records_ids_and_pages(module, device, problems
     call.run(**options)
     graph = device.Graph(lambda: module.attend_float(*call.arrays, None, call.out, scratch=call.scratch, **options))
     steps_device.set(steps)
-    graph.replay()
-    graph.stream.synchronize()
+    replay(graph)
     assert same_bytes(device.to_host(call.out), Call(module, device, problems["int8"]).run(**options))
     moved = type(kv)(kv.pool, np.where(np.arange(len(kv.table)) % 3 == 0, -1, kv.table))
     ids, steps = ids[:, ::-1].copy(), records([CAP] * len(q))
     kv_device.table.set(moved.table)
     ids_device.set(ids)
     steps_device.set(steps)
-    graph.replay()
-    graph.stream.synchronize()
+    replay(graph)
     assert same_bytes(device.to_host(call.out), Call(module, device, (q, moved, ids, steps)).run(**options))
 
 

@@ -19,6 +19,7 @@ from append_cases import (  # noqa: F401
     test_page_sizes_and_one_row_at_a_time,
     test_several_slots_of_mixed_formats_in_one_call,
 )
+from guarded import replay
 
 from qsa.reference.exact import append_index, append_kv
 from qsa.reference.geometry import step_records
@@ -67,8 +68,7 @@ def test_a_graph_follows_the_step_records(backend):
         for buffer, now in zip(on_device, (k, k[::-1].copy(), raw, steps), strict=True):
             buffer.set(now)
         kv_there.table.set(kv.table)
-        graph.replay()
-        graph.stream.synchronize()
+        replay(graph)
         append_kv(k, k[::-1], kv, steps)
         append_index(raw, steps, index)
         same_kv(backend, kv, kv_there)

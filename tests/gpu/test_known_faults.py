@@ -1,6 +1,9 @@
 """Known faults of kernels, on a device; see ``known_faults``."""
 
+from functools import partial
+
 import pytest
+from guarded import replay
 from known_faults import FaultBackend
 from known_faults_attend import *  # noqa: F403
 from known_faults_index import *  # noqa: F403
@@ -13,19 +16,9 @@ pytestmark = pytest.mark.gpu
 
 def replayed(call):
     """``call`` captured in a graph: a function that replays it and waits."""
-    import cupy
-
     from qsa.kernels.cuda.device import Graph
 
-    graph = Graph(call)
-
-    def replay():
-        # The inputs are written on another stream.
-        cupy.cuda.Device().synchronize()
-        graph.replay()
-        graph.stream.synchronize()
-
-    return replay
+    return partial(replay, Graph(call))
 
 
 @pytest.fixture(scope="module", params=["cuda"])
