@@ -54,11 +54,11 @@ def test_c1_a_tie_at_the_cut_goes_to_the_lower_index(backend):
 def test_c11_more_close_scores_than_any_bin_holds(backend):
     """Scores within 1e-3 of each other, the best of them last: as many as a schedule takes, up to 100,000.
 
-    In the simulator 3,000: a thread block keeps at most 1,024 of a bin at a time.
+    In the simulator 1,500: a thread block keeps at most 1,024 of a bin at a time.
     """
     rng = generator(11)
     for schedule in backend.schedules["select"]:
-        n = 3000 if backend.small else 33_000 if schedule == "registers" else 100_000
+        n = 1500 if backend.small else 33_000 if schedule == "registers" else 100_000
         scores = (1 + 1e-3 * rng.random((1, n))).astype(np.float32)
         scores[0, -600:] += np.float32(1e-3)
         steps = step_records([4 * n - 1])
