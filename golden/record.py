@@ -187,6 +187,6 @@ def check_record(record, where, name):
     good = isinstance(provenance, dict) and provenance.keys() == {"reference", "numpy", "date", "reasons"}
     _require(good, where, "provenance", "must hold reference, numpy, date, reasons")
     _require(isinstance(provenance["reasons"], list), where, "provenance.reasons", "must be a list")
-    rule = "does not fit the other fields: the file was changed by hand; use `qsa golden regen` and `accept`"
+    rule = "does not fit the other fields: the file was changed by hand; restore it, or remove it, `regen` and `accept`"
     _require(record["seal"] == _seal(record), where, "seal", rule)
     return record

@@ -110,7 +110,8 @@ class Backend:
         result = self._host(result)
         if not isinstance(result, np.ndarray):
             raise ValueError(f"{operation}: gave {type(result).__name__}: must be an array")
-        return result
+        # A copy: a backend that gives the same buffer again would be compared with itself.
+        return result.copy()
 
     def block_scores(self, q_idx, index, steps, *, schedule=None):
         """float32 [rows, max_blocks]; entries behind a row's n_bid have no meaning."""

@@ -78,7 +78,7 @@ def check_target(option, path):
 
 def run(arguments):
     """Run the command; returns its exit code. Raises ValueError on bad arguments."""
-    arithmetic = arguments.arithmetic or switches().arithmetic
+    arithmetic = switches().arithmetic if arguments.arithmetic is None else arguments.arithmetic
     if arithmetic not in ARITHMETICS:
         raise ValueError(f"--arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
     cases = _chosen(arguments, arithmetic)
@@ -92,7 +92,10 @@ def run(arguments):
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    backend = Backend(arguments.backend or ("cpu" if found["gpu"].startswith("none") else "cuda"), arithmetic)
+    name = arguments.backend
+    if name is None:
+        name = "cpu" if found["gpu"].startswith("none") else "cuda"
+    backend = Backend(name, arithmetic)
     environment = {"backend": backend.name, "arithmetic": arithmetic, **found}
     console = _console()
     console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)

@@ -22,6 +22,9 @@ from .compare import relative_error
 SCORES = {"flat": 2.0**-6, "ordinary": 1.0, "peaked": 16.0}
 """Kind of scores -> factor of the query: deviations of the scores of about 0.02, 1.3 and 21 nats."""
 
+ODD = np.float32(float.fromhex("0x1.f5c28ep-1"))
+"""A factor of 24 significant bits, near 1."""
+
 CHUNK = 64
 """Cells of one chunk of the twin, as of the standing float path (design section 8)."""
 
@@ -104,6 +107,8 @@ def window(recipe):
 def queries(rows, seed, scores="ordinary"):
     """Queries float32 [rows, n_head, head_dim] for scores of one kind of :data:`SCORES`."""
     q = inputs.bell(seed, "parity.q", rows, REAL.n_head * REAL.head_dim, SCORES[scores])
+    # Bell-shaped numbers have 18 bits: fixed point with 22 bits would not round one of them.
+    q = q * ODD
     return q.reshape(rows, REAL.n_head, REAL.head_dim)
 
 

@@ -50,6 +50,9 @@ def cases(arithmetic):
             for context, rows, tail in ((16, 2, 3), (2048, 4, 0), (8192, 8, 1), (131072, 4, 2)):
                 yield _case("select", rule=rule, scores=kind, context=context, rows=rows, tail=tail, seed=2)
             yield _case("select", rule=rule, scores=kind, context=1048576, rows=1, tail=3, seed=3)
+        # Either side of 135,168 cells, which some kernels hold in registers, and of 2^18 blocks.
+        for context, tail in ((135168, 0), (135168, 1), (160000, 2), (1200000, 1)):
+            yield _case("select", rule=rule, scores=family.SCORES[0], context=context, rows=1, tail=tail, seed=5)
         for context, rows, tail in ((8, 2, 2), (2048, 3, 1), (8192, 4, 3)):
             yield _case("indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
 

@@ -1,4 +1,5 @@
-"""Reading checkpoints: every layout that is accepted, and every lie that a file may tell."""
+"""Reading checkpoints: every layout that is accepted, and every lie that a file may tell. A list of lies, so longer
+than most files."""
 
 import json
 import struct

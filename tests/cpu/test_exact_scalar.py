@@ -14,6 +14,7 @@ from qsa.reference.exact.scalar import (
     LOG2,
     LOG2_E,
     NAN,
+    SCORE_LIMIT,
     exp,
     exp2,
     fixed_point,
@@ -196,3 +197,7 @@ def test_constants_are_the_nearest_float32():
     with mpmath.workprec(100):
         for constant, true in ((LOG2_E, 1 / mpmath.log(2)), (LN_2, mpmath.log(2))):
             assert abs(mpmath.mpf(float(constant)) - true) <= np.spacing(constant) / 2
+
+
+def test_the_scores_are_clamped_where_the_contract_says():
+    assert SCORE_LIMIT == 2**24 and SCORE_LIMIT.dtype == np.float32

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba.cuda", reason="numba-cuda is missing (extra cuda12 or cuda13)")
+pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
 from qsa.kernels.cuda import ptxcheck, registry
 from qsa.kernels.cuda.compiler import NAME, compile_ptx, cuda, float32, kernel, libdevice
 

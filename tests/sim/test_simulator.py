@@ -1,4 +1,5 @@
-"""The simulator finds what it says it finds: one deliberately wrong kernel per fault, each beside its right form."""
+"""The simulator finds what it says it finds: one deliberately wrong kernel per fault, each beside its right form. A
+list of faults, so longer than most files."""
 
 import numpy as np
 import pytest
@@ -367,7 +368,7 @@ def test_matrix_product_and_its_fragments():
 
 def test_the_same_instructions_as_on_the_device():
     """Every name that ``ptx.py`` defines exists here, so no kernel is left out."""
-    pytest.importorskip("numba.cuda", reason="numba-cuda is missing")
+    pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
     from qsa.kernels.cuda import ptx as real
 
     tables = [value for name, value in vars(real).items() if name.isupper() and not name.startswith("_")]
