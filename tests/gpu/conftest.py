@@ -8,6 +8,8 @@ def _missing():
         from qsa.kernels.cuda.compiler import current_device
 
         current_device()
+    except ModuleNotFoundError as error:
+        return f"numba-cuda and CuPy are missing (extra cuda12 or cuda13): {error}"
     except ImportError as error:
         return str(error)
     return None
