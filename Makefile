@@ -41,15 +41,18 @@ test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/pytest -n $(WORKERS) -rs
 
 gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulator, evidence, speed; report in build/gate
+	@$(BIN)/qsa env
 	@$(BIN)/qsa gate --json build/gate/report.json --junit build/gate/junit.xml
 
 gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/evidence
+	@$(BIN)/qsa env
 	@$(BIN)/qsa evidence run
 
 bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
 	@$(BIN)/python bench/cpu.py
 
 golden: $(STAMP)  ## recompute every golden from the reference and compare
+	@$(BIN)/qsa env
 	@$(BIN)/qsa golden check
 
 lint: $(STAMP)  ## ruff: lint and format

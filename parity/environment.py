@@ -24,6 +24,8 @@ def show(arguments):
     for key, value in facts().items():
         shown = ", ".join(f"{name} {what}" for name, what in value.items()) if isinstance(value, dict) else value
         print(f"{key:10} {shown}")
+        if key == "gpu" and shown.startswith("none"):
+            print(f"{'left out':10} for want of a GPU: the CUDA backend on a device, tests/gpu, the gate's speed")
     return 0
 
 

@@ -145,7 +145,9 @@ def _summary(results):
 def _timings(record):
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("case", "contract", "median µs", "p10", "p90", "limit µs", "share", "limit"):
-        table.add_column(header, justify="left" if header in ("case", "contract", "limit") else "right")
+        table.add_column(
+            header, justify="left" if header in ("case", "contract", "limit") else "right", overflow="fold"
+        )
     for row in evidence.rows(record).values():
         numbers = ["wrong result", "-", "-", "-", "-"]
         if row["correct"]:
