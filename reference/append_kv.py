@@ -27,6 +27,39 @@ def slots_of(rows, kv, slots):
     return kvs, slots
 
 
+def rows_by_slot(k, v, kv, steps, slots=None):
+    """(PagedKV, its rows [m], their positions [m]) of every slot; rows with pos -1 are left out. Arguments and errors
+    as :func:`append_kv` has them."""
+    n = len(k)
+    check_steps(steps, n)
+    kvs, slots = slots_of(n, kv, slots)
+    found = []
+    for slot, target in enumerate(kvs):
+        rows = np.flatnonzero((slots == slot) & (steps[:, 0] >= 0))
+        pos = steps[rows, 0]
+        g = target.pool.geometry
+        if k.shape != (n, g.n_head_kv, g.head_dim) or v.shape != k.shape:
+            raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [{n}, {g.n_head_kv}, {g.head_dim}]")
+        if pos.max(initial=-1) >= target.capacity:
+            raise ValueError(f"steps: pos = {pos.max()}: slot {slot} holds {target.capacity} cells")
+        if np.unique(pos).size != pos.size:
+            raise ValueError(f"steps: two rows of slot {slot} share a position")
+        found.append((target, rows, pos))
+    return found
+
+
+def write_cells(target, pos, coded):
+    """Store ``coded``, the (codes, scales) of K and of V, at the positions ``pos`` [m] of the PagedKV ``target``."""
+    logical, place = np.divmod(pos, target.pool.page_size)
+    for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
+        if pool is None:
+            continue
+        kept = page >= 0
+        for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
+            side.codes[page[kept], :, place[kept]] = codes[kept]
+            side.scale[page[kept], :, place[kept]] = scale[kept]
+
+
 def append_kv(k, v, kv, steps, slots=None):
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
@@ -37,28 +70,11 @@ def append_kv(k, v, kv, steps, slots=None):
     Returns True. Raises ValueError on mismatched shapes, values no scale can hold, or a position beyond the capacity or
     given twice; nothing is written then. Source: design sections 5 and 7.
     """
-    rows = len(k)
-    check_steps(steps, rows)
-    kvs, slots = slots_of(rows, kv, slots)
-    writes = []
-    for slot, target in enumerate(kvs):
-        mine = np.flatnonzero((slots == slot) & (steps[:, 0] >= 0))
-        pos = steps[mine, 0]
-        g = target.pool.geometry
-        if k.shape != (rows, g.n_head_kv, g.head_dim) or v.shape != k.shape:
-            raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [{rows}, {g.n_head_kv}, {g.head_dim}]")
-        if pos.max(initial=-1) >= target.capacity:
-            raise ValueError(f"steps: pos = {pos.max()}: slot {slot} holds {target.capacity} cells")
-        if np.unique(pos).size != pos.size:
-            raise ValueError(f"steps: two rows of slot {slot} share a position")
-        writes.append((target, pos, encode(k[mine], target.pool.k.coding), encode(v[mine], target.pool.v.coding)))
+    # All is encoded before anything is written: an error leaves the pages as they were.
+    writes = [
+        (target, pos, encode(k[rows], target.pool.k.coding), encode(v[rows], target.pool.v.coding))
+        for target, rows, pos in rows_by_slot(k, v, kv, steps, slots)
+    ]
     for target, pos, *coded in writes:
-        logical, place = np.divmod(pos, target.pool.page_size)
-        for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
-            if pool is None:
-                continue
-            kept = page >= 0
-            for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
-                side.codes[page[kept], :, place[kept]] = codes[kept]
-                side.scale[page[kept], :, place[kept]] = scale[kept]
+        write_cells(target, pos, coded)
     return True

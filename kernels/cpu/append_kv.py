@@ -6,10 +6,9 @@ written.
 
 import numpy as np
 
-from ...reference.append_kv import slots_of
+from ...reference.append_kv import rows_by_slot, write_cells
 from ...reference.formats import GROUP
 from ...reference.formats import rotate as check_rotation
-from ...reference.index import check_steps
 from ...reference.kv import encode
 from ..ops import refuse
 from .jit import kernel
@@ -112,33 +111,15 @@ def append_kv(k, v, kv, steps, slots=None):
     steps  [rows, 4] int32; a row with pos -1 writes nothing; the positions of one slot are distinct
 
     Returns True; False, with nothing written, for the format f64. Raises ValueError on mismatched shapes, values no
-    scale can hold, or a position beyond the capacity or given twice; nothing is written
-    then.
+    scale can hold, or a position beyond the capacity or given twice; nothing is written then.
     """
-    rows = len(k)
-    check_steps(steps, rows)
-    kvs, slots = slots_of(rows, kv, slots)
-    writes = []
-    for slot, target in enumerate(kvs):
-        mine = np.flatnonzero((slots == slot) & (steps[:, 0] >= 0))
-        cells = steps[mine, 0]
-        g = target.pool.geometry
-        if k.shape != (rows, g.n_head_kv, g.head_dim) or v.shape != k.shape:
-            raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [{rows}, {g.n_head_kv}, {g.head_dim}]")
-        if cells.max(initial=-1) >= target.capacity:
-            raise ValueError(f"steps: pos = {cells.max()}: slot {slot} holds {target.capacity} cells")
-        if np.unique(cells).size != cells.size:
-            raise ValueError(f"steps: two rows of slot {slot} share a position")
-        if target.pool.format == "f64":
-            return refuse("append_kv", "format")
-        writes.append((target, cells, _encoded(k[mine], target.pool.k), _encoded(v[mine], target.pool.v)))
-    for target, cells, *coded in writes:
-        logical, place = np.divmod(cells, target.pool.page_size)
-        for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
-            if pool is None:
-                continue
-            kept = page >= 0
-            for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
-                side.codes[page[kept], :, place[kept]] = codes[kept]
-                side.scale[page[kept], :, place[kept]] = scale[kept]
+    found = rows_by_slot(k, v, kv, steps, slots)
+    if any(target.pool.format == "f64" for target, _, _ in found):
+        return refuse("append_kv", "format")
+    # All is encoded before anything is written: an error leaves the pages as they were.
+    writes = [
+        (target, pos, _encoded(k[rows], target.pool.k), _encoded(v[rows], target.pool.v)) for target, rows, pos in found
+    ]
+    for target, pos, *coded in writes:
+        write_cells(target, pos, coded)
     return True
