@@ -10,7 +10,7 @@ from qsa.kernels.cuda import ptxcheck, registry
 from qsa.kernels.cuda.compiler import NAME, compile_ptx, cuda, float32, kernel, libdevice
 
 if NAME != "numba-cuda" or not hasattr(cuda, "compile_ptx"):
-    pytest.skip("numba without numba-cuda", allow_module_level=True)
+    pytest.skip("numba-cuda is missing (extra cuda12 or cuda13)", allow_module_level=True)
 if ptxcheck.find_ptxas() is None:
     pytest.skip("ptxas is missing (extra cuda12 or cuda13)", allow_module_level=True)
 
