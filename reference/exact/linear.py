@@ -113,7 +113,12 @@ def embed(ids, table):
 
 
 def joined(weights):
-    """Several matrices with the same inputs as one: their outputs one after the other. No output's bytes change."""
+    """Several matrices with the same inputs as one: their outputs one after the other. No output's bytes change.
+
+    ``weights``: all :class:`QuantisedLinear`, or all arrays [out, in].
+    """
+    if not isinstance(weights[0], QuantisedLinear):
+        return np.concatenate(weights, axis=-2)
     return QuantisedLinear(*(np.concatenate(arrays, axis=-2) for arrays in zip(*weights, strict=True)))
 
 

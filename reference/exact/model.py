@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import exact
+from ..formats import EXACT_FORMATS
 from ..functions import part
 from ..geometry import RULES
 from ..model import Model, check_tensors, shapes
@@ -39,32 +40,35 @@ class Output(NamedTuple):
     streams: np.ndarray
 
 
-class ExactModel:
-    """A text model in the exact arithmetic.
+class TextModel:
+    """A text model over a backend's operations; an arithmetic says how it stores weights and which K/V it takes.
 
     config       ``reference.Config``; head_dim must be a multiple of 64, the indexer's dim of 32
-    tensors      name -> array of any float dtype (quantised here), or QuantisedLinear; names of ``model.shapes``
+    tensors      name -> array of any float dtype or QuantisedLinear; names of ``model.shapes``
     rule         selection rule, ``blocks`` or ``cells``
     draft_norm   ``whole`` or ``streams``, see ``reference/mtp.py``; draft_window: cells the draft layer attends to
-    backend      a module with the five operations and ``layers``: this package, or ``qsa.kernels.cpu``
+    backend      the five operations and ``layers``
 
-    ``stored`` are the tensors as quantised, ``draft`` the draft layer (mtp.Draft) or None.
+    ``stored`` are the tensors as the arithmetic keeps them, ``draft`` the draft layer (mtp.Draft) or None.
     Raises ValueError when a tensor is missing, extra, misshapen or not finite, when a stored hash constant is not the
-    derived one, on an unknown rule or norm, or on sizes outside the exact arithmetic.
+    derived one, on an unknown rule or norm, or on sizes outside the arithmetic.
     """
 
-    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, backend=exact):
+    arithmetic, kv_formats = None, ()
+    """Name of the arithmetic, and the K/V formats that it takes: a subclass's own."""
+
+    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, *, backend):
         for name, value, allowed in (("rule", rule, RULES), ("draft_norm", draft_norm, NORMS)):
             if value not in allowed:
                 raise ValueError(f"{name} = {value!r}: allowed are {', '.join(allowed)}")
         if config.head_dim % 64 or config.indexer_head_dim % 32:
             sizes = f"head_dim = {config.head_dim}, indexer_head_dim = {config.indexer_head_dim}"
-            raise ValueError(f"{sizes}: the exact arithmetic needs multiples of 64 and 32")
+            raise ValueError(f"{sizes}: the {self.arithmetic} arithmetic needs multiples of 64 and 32")
         has_draft = any(name.startswith("mtp.") for name in tensors)
         check_tensors(tensors, shapes(config, has_draft))
         self.config, self.geometry, self.rule, self.backend = config, config.geometry, rule, backend
         self.draft_norm = draft_norm
-        self.stored = weights.quantise_tensors(tensors)
+        self.stored = self.store(tensors)
         forms = weights.runtime_tensors(self.stored)
         self.embedding = forms["model.embed_tokens.weight"]
         self.head = backend.layers.load_linear(forms["lm_head.weight"])
@@ -80,6 +84,11 @@ class ExactModel:
         """From a float64 ``reference.Model``, whose weights are quantised; ``options`` go to the constructor."""
         return cls(model.config, model.tensors, **{"rule": model.rule} | options)
 
+    @staticmethod
+    def store(tensors):
+        """The tensors (name -> array) as this arithmetic keeps them. Raises ValueError naming one that it cannot."""
+        raise NotImplementedError
+
     def dequantised(self):
         """The float64 ``reference.Model`` of the very weights that are multiplied here."""
         tensors = weights.dequantise_tensors(self.stored)
@@ -88,8 +97,11 @@ class ExactModel:
     def init_state(self, capacity, page_size=4, kv_format="int8"):
         """The state of a sequence that has not begun, with room for ``capacity`` tokens.
 
-        Raises ValueError on a K/V format without integer codes.
+        Raises ValueError on a K/V format that the arithmetic does not take.
         """
+        if kv_format not in self.kv_formats:
+            allowed = ", ".join(self.kv_formats)
+            raise ValueError(f"kv_format = {kv_format!r}: the {self.arithmetic} arithmetic takes {allowed}")
         states = [layer.init_state(capacity, page_size, kv_format) for layer in self.layers]
         return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
 
@@ -130,6 +142,19 @@ class ExactModel:
         for state, count in zip(states, counts, strict=True):
             state.n += count
         return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
+
+
+class ExactModel(TextModel):
+    """A text model in the exact arithmetic: weights are quantised here unless they come so; K/V have integer codes.
+
+    ``backend``: this package, or ``qsa.kernels.cpu``. Arguments and errors as :class:`TextModel`.
+    """
+
+    arithmetic, kv_formats = "exact", EXACT_FORMATS
+    store = staticmethod(weights.quantise_tensors)
+
+    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, backend=exact):
+        super().__init__(config, tensors, rule, draft_norm, draft_window, backend=backend)
 
 
 class Layer:

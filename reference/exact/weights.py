@@ -15,22 +15,32 @@ from .scalar import exp
 PLAIN = "dt_bias", "linear_attn.norm.weight"
 """Endings of the float32 tensors that are used as they are."""
 
-ROWS = 1 << 16
-"""Rows of a matrix quantised at a time: a table may be larger than memory in float32."""
+PIECE = 1 << 22
+"""Weights quantised at a time: a table, or the experts of a layer, may be larger than memory in float32."""
+
+
+def plain(name, shape):
+    """Whether the tensor stays float32: what multiplies element by element."""
+    return len(shape) == 1 or name.endswith("conv1d.weight")
 
 
 def _quantised(tensor):
     """``tensor`` [..., out, in] of any float dtype, or rows behind an index as a checkpoint's shards are."""
-    if tensor.shape[0] <= ROWS:
-        return quantise(tensor[np.arange(tensor.shape[0])])
-    starts = range(0, tensor.shape[0], ROWS)
-    parts = [quantise(tensor[np.arange(start, min(start + ROWS, tensor.shape[0]))]) for start in starts]
-    return QuantisedLinear(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+    rows, size = tensor.shape[0], int(np.prod(tensor.shape[1:], dtype=np.int64))
+    codes = np.empty(tensor.shape, np.int8)
+    scale = np.empty((*tensor.shape[:-1], -(-tensor.shape[-1] // GROUP)), np.float16)
+    step = max(1, PIECE // max(1, size))
+    for start in range(0, rows, step):
+        piece = np.arange(start, min(start + step, rows))
+        codes[piece], scale[piece] = quantise(tensor[piece])
+    return QuantisedLinear(codes, scale)
 
 
 def _checked(name, tensor):
     """A tensor that comes quantised. Raises ValueError when its codes or scales are not those of the arithmetic."""
     codes, scale = tensor
+    if plain(name, codes.shape):
+        raise ValueError(f"tensor {name}: int8 codes: it multiplies element by element and must be float")
     shape = (*codes.shape[:-1], -(-codes.shape[-1] // GROUP))
     if codes.dtype != np.int8 or scale.dtype != np.float16 or scale.shape != shape:
         kinds = f"codes {codes.dtype} {codes.shape}, scales {scale.dtype} {scale.shape}"
@@ -38,6 +48,15 @@ def _checked(name, tensor):
     if codes.min(initial=0) < -127 or not (np.isfinite(scale) & (scale >= 0)).all():
         raise ValueError(f"tensor {name}: codes from -127 on and finite scales from 0 on are required")
     return tensor
+
+
+def _finite(name, tensor):
+    """``tensor`` as float32. Raises ValueError where it is not finite."""
+    with np.errstate(over="ignore"):
+        values = np.asarray(tensor, np.float32)
+    if not np.isfinite(values).all():
+        raise ValueError(f"tensor {name}: values must be finite in float32")
+    return values
 
 
 def quantise_tensors(tensors):
@@ -52,8 +71,8 @@ def quantise_tensors(tensors):
             stored[name] = _checked(name, tensor)
         elif name.endswith(INTEGERS):
             stored[name] = np.asarray(tensor)
-        elif len(tensor.shape) == 1 or name.endswith("conv1d.weight"):
-            stored[name] = np.asarray(tensor, np.float32)
+        elif plain(name, tensor.shape):
+            stored[name] = _finite(name, tensor)
         else:
             try:
                 stored[name] = _quantised(tensor)
@@ -70,7 +89,7 @@ def dequantise_tensors(stored):
 
 
 def runtime_tensors(stored):
-    """Stored tensors in the forms that layers use (name -> array).
+    """Stored tensors in the forms that layers use (name -> array); matrices and tables stay as they are.
 
     A norm's weight becomes its factor 1 + w, rounded once (DeltaNet's output norm: w itself); conv1d's [channels, 1,
     kernel] becomes taps [kernel, channels]; A_log becomes ``rate`` = exp(A_log).
@@ -81,7 +100,7 @@ def runtime_tensors(stored):
             forms[name] = np.ascontiguousarray(tensor[:, 0].T)
         elif name.endswith("A_log"):
             forms[name.removesuffix("A_log") + "rate"] = exp(tensor)
-        elif isinstance(tensor, QuantisedLinear) or tensor.dtype != np.float32 or name.endswith(PLAIN):
+        elif len(tensor.shape) > 1 or name.endswith((*PLAIN, *INTEGERS)):
             forms[name] = tensor
         else:
             forms[name] = np.float32(1) + tensor
