@@ -19,7 +19,8 @@ import numpy as np
 from .sampler import ACCEPT, GREEDY, PICK, RESIDUAL, Sampling, distribution, pick, sample, uniform
 
 
-def _check_window(logits, drafts):
+def check_window(logits, drafts):
+    """(logits, drafts as a list of ints) of a window; raises ValueError on mismatched shapes or an unknown draft."""
     logits = np.asarray(logits)
     if logits.ndim != 2 or not len(logits):
         raise ValueError(f"logits: shape {logits.shape}: must be [rows, vocab] with at least one row")
@@ -32,34 +33,35 @@ def _check_window(logits, drafts):
     return logits, drafts
 
 
-def exact_match(logits, drafts, history, options: Sampling, seed, position):
+def exact_match(logits, drafts, history, options: Sampling, seed, position, draw=sample):
     """Each row draws as :func:`qsa.reference.sampler.sample` does; a draft stands while it equals its row's draw.
 
     logits    [rows, vocab]
     drafts    [rows - 1] token ids
     history   [n] token ids up to the window's first one, that included, newest last
     position  of row 0
+    draw      the sampler, with the arguments of ``sample``
 
     Returns (accepted drafts, emitted tokens: a list of accepted + 1). Raises ValueError on mismatched shapes or a draft
     outside the vocabulary, and as ``sample`` does.
     """
-    logits, drafts = _check_window(logits, drafts)
+    logits, drafts = check_window(logits, drafts)
     history, emitted = list(history), []
     for t, row in enumerate(logits):
-        emitted.append(sample(row, history + drafts[:t], options, seed, position + t))
+        emitted.append(draw(row, history + drafts[:t], options, seed, position + t))
         if t == len(drafts) or emitted[t] != drafts[t]:
             break
     return len(emitted) - 1, emitted
 
 
-def greedy(logits, drafts, history=(), options: Sampling = GREEDY):
+def greedy(logits, drafts, history=(), options: Sampling = GREEDY, draw=sample):
     """A draft stands while it is its row's largest logit after the penalties, ties to the lower id.
 
     Arguments and result as :func:`exact_match`; the temperature of ``options`` must be 0 or less.
     """
     if not options.greedy:
         raise ValueError(f"temperature = {options.temperature!r}: must be 0 or less for greedy acceptance")
-    return exact_match(logits, drafts, history, options, seed=0, position=0)
+    return exact_match(logits, drafts, history, options, seed=0, position=0, draw=draw)
 
 
 def _check_list(listed):
@@ -120,7 +122,7 @@ def rejection(logits, drafts, lists, history, options: Sampling, seed, position)
     RESIDUAL at position + t; the row after the last draft draws with PICK. Raises ValueError as ``exact_match`` and
     :func:`judge` do.
     """
-    logits, drafts = _check_window(logits, drafts)
+    logits, drafts = check_window(logits, drafts)
     if len(lists) != len(drafts):
         raise ValueError(f"lists: {len(lists)} given: must be one for each of {len(drafts)} drafts")
     history = list(history)
