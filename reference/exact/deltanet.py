@@ -1,6 +1,7 @@
 """Gated DeltaNet in the exact arithmetic; formulas as ``reference/deltanet.py``."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,20 @@ class State:
         return State(self.memory.copy(), self.past.copy())
 
 
+class Inputs(NamedTuple):
+    """What the two recurrences of one call read, rows of all its sequences: enough for :func:`replay`.
+
+    ``conv`` [n, channels] before the short convolution; ``k`` [n, key heads, key dim], ``v`` [n, value heads, value
+    dim], ``decay`` and ``beta`` [n, value heads] of the delta rule. float32.
+    """
+
+    conv: np.ndarray
+    k: np.ndarray
+    v: np.ndarray
+    decay: np.ndarray
+    beta: np.ndarray
+
+
 def init_state(config):
     """The state of a sequence that has not begun: zeros."""
     shape = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
@@ -37,10 +52,11 @@ def load(tensors, layers):
     }
 
 
-def forward(x, weights, config, spans, layers):
+def forward(x, weights, config, spans, layers, journal=None):
     """``x`` [n, hidden] float32; returns [n, hidden] and advances the states.
 
-    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call.
+    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. A list given as ``journal`` gets the
+    call's :class:`Inputs`.
     """
     n, key_heads, heads = len(x), config.linear_num_key_heads, config.linear_num_value_heads
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
@@ -54,7 +70,18 @@ def forward(x, weights, config, spans, layers):
     z = projected[:, qkv : qkv + wide].reshape(n, heads, value_dim)
     b, a = projected[:, qkv + wide : qkv + wide + heads], projected[:, qkv + wide + heads :]
     decay, beta = layers.decay_beta(a, b, weights["dt_bias"], weights["rate"])
+    if journal is not None:
+        journal.append(Inputs(projected[:, :qkv], k, v, decay, beta))
     out = [layers.delta_rule(q[rows], k[rows], v[rows], decay[rows], beta[rows], state.memory) for rows, state in spans]
     out = out[0] if len(out) == 1 else np.concatenate(out)
     out = layers.gated_norm(out, z, weights["norm.weight"], config.rms_norm_eps, config.output_gate_type)
     return layers.linear(out.reshape(n, wide), weights["out"])
+
+
+def replay(inputs, rows, weights, state, layers):
+    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its :class:`Inputs` alone: the bytes are those
+    that :func:`forward` leaves."""
+    conv, k, v, decay, beta = (x[rows] for x in inputs)
+    layers.causal_conv(conv, weights["conv1d.weight"], state.past)
+    # The memory does not depend on the query: the key stands in for it, and the answer is dropped.
+    layers.delta_rule(k, k, v, decay, beta, state.memory)

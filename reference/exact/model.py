@@ -13,7 +13,7 @@ import numpy as np
 from .. import exact
 from ..formats import EXACT_FORMATS
 from ..functions import part
-from ..geometry import RULES
+from ..geometry import RULES, step_records
 from ..model import Model, check_tensors, shapes
 from ..mtp import NORMS
 from ..ple import check_buffers
@@ -30,6 +30,27 @@ class State:
     n: int
     attention: list
     ple: list
+
+    def overwritten(self):
+        """The arrays that a row changes for good: recurrent memories, convolutions' inputs, PLE's ids, the indexer's
+        tails. What else a row writes (K/V, pooled keys) is written again by the row that takes its place."""
+        for attention, ple_state in zip(self.attention, self.ple, strict=True):
+            if isinstance(attention, qsa.State):
+                yield attention.index.tail
+            else:
+                yield from (attention.memory, attention.past)
+            if ple_state is not None:
+                yield from (ple_state.tokens, ple_state.past)
+
+    def snapshot(self):
+        """What :meth:`restore` needs to take back every row run from now on."""
+        return self.n, [array.copy() for array in self.overwritten()]
+
+    def restore(self, snapshot):
+        """Back to where ``snapshot`` was taken."""
+        self.n = snapshot[0]
+        for array, earlier in zip(self.overwritten(), snapshot[1], strict=True):
+            array[...] = earlier
 
 
 class Output(NamedTuple):
@@ -117,10 +138,11 @@ class TextModel:
         output = self.run([ids], [state])
         return self.logits(output.x), output
 
-    def run(self, ids, states):
+    def run(self, ids, states, journal=None):
         """Continue several sequences, each of ``states`` by its entry of ``ids`` (a row of integers).
 
-        Returns :class:`Output` of all rows, sequence after sequence; advances the states.
+        Returns :class:`Output` of all rows, sequence after sequence; advances the states. An empty list given as
+        ``journal`` gets what :meth:`replay` needs.
         Raises ValueError on bad ids, a state given twice or rows beyond a state's capacity, and changes nothing then;
         also when K or V has values that no scale can hold, with the states advanced in part.
         """
@@ -138,10 +160,25 @@ class TextModel:
         streams = np.repeat(embedded[:, None], self.config.hc_count, axis=1)
         for index, layer in enumerate(self.layers):
             attention, ple_states = [s.attention[index] for s in states], [s.ple[index] for s in states]
-            streams = layer.forward(streams, ids, rows, attention, ple_states, self.rule)
+            streams = layer.forward(streams, ids, rows, attention, ple_states, self.rule, journal)
         for state, count in zip(states, counts, strict=True):
             state.n += count
         return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
+
+    def replay(self, journal, rows, state):
+        """Advance ``state``, restored to where it was before a :meth:`run`, by the first rows of its sequence there.
+
+        journal  the list that the run filled
+        rows     slice of the run's rows: the sequence's first ones, one or more
+
+        The bytes are those of running these rows alone; nothing but recurrences and indexer keys is computed again.
+        """
+        count = rows.stop - rows.start
+        steps = step_records(range(state.n, state.n + count), self.rule, self.geometry)
+        entries = iter(journal)
+        for layer, attention, ple_state in zip(self.layers, state.attention, state.ple, strict=True):
+            layer.replay(entries, rows, steps, attention, ple_state)
+        state.n += count
 
 
 class ExactModel(TextModel):
@@ -186,17 +223,29 @@ class Layer:
             attention = qsa.init_state(self.attention, self.geometry, capacity, page_size, kv_format)
         return attention, ple.init_state(self.config) if self.ple else None
 
-    def forward(self, streams, ids, rows, states, ple_states, rule):
-        """Streams [n, hc_count, hidden] after the layer; advances the states."""
+    def forward(self, streams, ids, rows, states, ple_states, rule, journal=None):
+        """Streams [n, hc_count, hidden] after the layer; advances the states. ``journal`` gets one entry of PLE, where
+        there is one, and one of the attention."""
         config, layers = self.config, self.backend.layers
         if self.ple:
             spans = list(zip(rows.spans, ple_states, strict=True))
-            streams = ple.forward(streams, ids, self.ple, config, self.ple_index, spans, layers)
+            streams = ple.forward(streams, ids, self.ple, config, self.ple_index, spans, layers, journal)
 
         def attend(x):
             if self.linear:
-                return deltanet.forward(x, self.attention, config, list(zip(rows.spans, states, strict=True)), layers)
-            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule)
+                spans = list(zip(rows.spans, states, strict=True))
+                return deltanet.forward(x, self.attention, config, spans, layers, journal)
+            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule, journal=journal)
 
         streams = hyper.through(streams, self.attention_mix, config, layers, attend)
         return hyper.through(streams, self.mlp_mix, config, layers, lambda x: moe.forward(x, self.mlp, config, layers))
+
+    def replay(self, entries, rows, steps, state, ple_state):
+        """Advance the states by ``rows`` of an earlier call; ``entries``: an iterator over what that call's journal got
+        from this layer on, ``steps``: the rows' step records."""
+        if self.ple:
+            ple.replay(next(entries), rows, self.ple, self.config, ple_state, self.backend.layers)
+        if self.linear:
+            deltanet.replay(next(entries), rows, self.attention, state, self.backend.layers)
+        else:
+            qsa.replay(next(entries)[rows], steps, state, self.backend)

@@ -4,6 +4,8 @@ A row attends to its last ``window`` cells, whatever the budget: the draft layer
 budget the float64 layer, which selects, sees the same cells.
 """
 
+import numpy as np
+
 from ..functions import part
 from . import moe, qsa
 from . import streams as hyper
@@ -40,13 +42,14 @@ class Draft:
         """The state of a sequence that has not begun: a qsa.State without an index."""
         return qsa.init_state(self.attention, self.model.geometry, capacity, page_size, kv_format, indexer=False)
 
-    def forward(self, streams, next_ids, starts, counts, states):
+    def forward(self, streams, next_ids, starts, counts, states, windows=None):
         """Propose tokens for several sequences; the rows of one sequence stand together.
 
         streams   [n, hc_count, hidden] float32, the final residual streams of the tokens at the rows' positions
         next_ids  [n] int64, the token after each of them
         starts    first position of every sequence's rows; counts: how many rows it has (at least 1)
         states    qsa.State of every sequence; cells from ``start`` on are overwritten
+        windows   cells that the rows of every sequence attend to at most; by default ``window`` for all
 
         Returns ``x`` [n, hidden] float32, of which ``model.logits`` makes the logits of the token after next_ids, and
         the layer's own streams [n, hc_count, hidden] for a further step. Raises ValueError on bad ids or shapes.
@@ -58,6 +61,7 @@ class Draft:
             needed = f"[{n}, {config.hc_count}, {config.hidden_size}]"
             raise ValueError(f"streams: shape {streams.shape}, {len(ids)} ids: {needed} and {n} are required")
         rows = qsa.rows_of(starts, counts, model.geometry, model.rule)
+        window = self.window if windows is None else np.repeat(np.asarray(windows, np.int32), counts)
         embedding = layers.rms_norm(layers.embed(ids, model.embedding), self.embedding_norm, eps)
         embedding = layers.linear(embedding, self.fc_embedding)
         normed = streams.reshape(n, -1) if self.whole else streams
@@ -66,7 +70,7 @@ class Draft:
         streams = layers.add(hidden, embedding[:, None])
 
         def attend(x):
-            return qsa.forward(x, self.attention, model.geometry, rows, states, model.backend, window=self.window)
+            return qsa.forward(x, self.attention, model.geometry, rows, states, model.backend, window=window)
 
         streams = hyper.through(streams, self.attention_mix, config, layers, attend)
         streams = hyper.through(

@@ -1,6 +1,7 @@
 """PLE in the exact arithmetic; formulas as ``reference/ple.py``, whose hash is integer and so is exact as it stands."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,14 @@ class State:
         return State(self.tokens.copy(), self.past.copy())
 
 
+class Inputs(NamedTuple):
+    """What the history of one call is made of, rows of all its sequences: ``ids`` [n] int64 and ``conv`` [n, hc_count *
+    hidden] float32, the convolution's inputs. Enough for :func:`replay`."""
+
+    ids: np.ndarray
+    conv: np.ndarray
+
+
 def init_state(config):
     """The state of a sequence that has not begun: missing tokens count as end of text."""
     past = (config.ple_conv_kernel_size - 1) * config.ngram_size, config.hc_count * config.hidden_size
@@ -38,16 +47,20 @@ def load(tensors, config, layers):
     }
 
 
-def forward(streams, ids, weights, config, index, spans, layers):
+def _remember(tokens, ids):
+    tokens[:] = np.concatenate([tokens, ids])[len(ids) :]
+
+
+def forward(streams, ids, weights, config, index, spans, layers, journal=None):
     """The streams with what PLE adds. ``streams`` [n, hc_count, hidden] float32; ``ids`` [n] int64.
 
-    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. Returns float32 [n, hc_count, hidden]
-    and advances the states.
+    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. A list given as ``journal`` gets the
+    call's :class:`Inputs`. Returns float32 [n, hc_count, hidden] and advances the states.
     """
     n, eps, hash_ = len(ids), config.rms_norm_eps, hash_constants(config, index)
     rows = np.concatenate([ngram_rows(ids[mine], state.tokens, config, hash_) for mine, state in spans])
     for mine, state in spans:
-        state.tokens[:] = np.concatenate([state.tokens, ids[mine]])[len(ids[mine]) :]
+        _remember(state.tokens, ids[mine])
     embedding = layers.embed(rows, weights["table"]).reshape(n, config.ple_embed_dim)
     projected = layers.linear(embedding, weights["in"])
     wide = config.hc_count * config.hidden_size
@@ -55,6 +68,8 @@ def forward(streams, ids, weights, config, index, spans, layers):
     query = layers.rms_norm(streams, weights["query"], eps)
     gated = layers.ngram_gate(key, query, projected[:, wide:])
     normed = layers.rms_norm(gated, weights["conv"], eps).reshape(n, wide)
+    if journal is not None:
+        journal.append(Inputs(ids, normed))
     mixed = np.concatenate(
         [
             layers.causal_conv(normed[mine], weights["conv1d.weight"], state.past, config.ngram_size)
@@ -62,3 +77,10 @@ def forward(streams, ids, weights, config, index, spans, layers):
         ]
     )
     return layers.add_gated(streams, gated, mixed.reshape(streams.shape))
+
+
+def replay(inputs, rows, weights, config, state, layers):
+    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its :class:`Inputs` alone: the bytes are those
+    that :func:`forward` leaves."""
+    _remember(state.tokens, inputs.ids[rows])
+    layers.causal_conv(inputs.conv[rows], weights["conv1d.weight"], state.past, config.ngram_size)

@@ -63,11 +63,12 @@ def init_state(weights, geometry, capacity, page_size=4, kv_format="int8", index
     return State(PagedKV.new(kv_format, capacity, page_size, geometry), index)
 
 
-def forward(x, weights, geometry, rows, states, backend, rule="blocks", window=None):
+def forward(x, weights, geometry, rows, states, backend, rule="blocks", window=None, journal=None):
     """Append the cells of ``x`` [n, hidden] float32 and answer them; ``states``: one per sequence of ``rows``.
 
-    ``backend`` is a module with the five operations and ``layers``. With ``window`` a row attends to its last
-    ``window`` cells, densely and without an indexer.
+    ``backend`` is a module with the five operations and ``layers``. With ``window``, a number or one for every row, a
+    row attends to its last ``window`` cells, densely and without an indexer. A list given as ``journal`` gets the raw
+    indexer keys [n, idx_dim] float32, which :func:`replay` takes.
     Returns float32 [n, hidden] and advances the states. Raises ValueError when the cells do not fit, when K or V has
     values that no scale can hold, or when the backend refuses an operation.
     """
@@ -81,6 +82,8 @@ def forward(x, weights, geometry, rows, states, backend, rule="blocks", window=N
     _carried_out(backend.append_kv(k, v.reshape(n, g.n_head_kv, g.head_dim), kvs, rows.steps, rows.slots), "append_kv")
     if window is None:
         q_idx = layers.rms_norm(q_idx.reshape(n, g.idx_heads, g.idx_dim), weights["q_idx"], g.eps)
+        if journal is not None:
+            journal.append(raw)
         steps, ids = rows.steps, _select(layers.rotate(q_idx, rows.table), raw, g, rows, states, backend, rule)
     else:
         steps, ids = last_cells(rows.steps, window)
@@ -112,9 +115,16 @@ def _select(q_idx, raw, geometry, rows, states, backend, rule):
 
 
 def last_cells(steps, window):
-    """Steps and ids [n, widest] int32 under which every row selects its last ``window`` cells, itself among them."""
+    """Steps and ids [n, widest] int32 under which every row selects its last ``window`` cells, itself among them;
+    ``window``: a number or [n]."""
     first = np.maximum(steps[:, 1] - window, 0)
     width = steps[:, 1] - first
     ids = first[:, None] + np.arange(width.max(initial=0), dtype=np.int32)
     ids = np.where(ids < steps[:, 1:2], ids, -1).astype(np.int32)
     return np.column_stack([steps[:, :3], width]).astype(np.int32), ids
+
+
+def replay(raw, steps, state, backend):
+    """Append the raw indexer keys of rows of an earlier call to ``state``, whose tail is that from before the call. K/V
+    stay as the call wrote them."""
+    _carried_out(backend.append_index(raw, steps, state.index), "append_index")
