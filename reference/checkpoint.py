@@ -15,7 +15,7 @@ from .config import LIMIT, Config
 from .model import Model
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-DTYPES = FLOATS | {"I64": np.int64}
+DTYPES = FLOATS | {"I64": np.int64, "I8": np.int8}
 # Every dtype of the format, so that a file may hold tensors that are ignored; sizes in bits.
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64}
 BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F16": 16, "BF16": 16, "F32": 32, "F64": 64}
@@ -45,6 +45,23 @@ class Shards:
         return out
 
 
+class Experts:
+    """Experts stored one by one as one array [experts, out, in], joined when they are asked for.
+
+    ``parts``: for every expert a tuple of arrays [rows, in], whose rows follow each other.
+    """
+
+    def __init__(self, parts):
+        self.parts = parts
+        self.shape = (len(parts), sum(len(one) for one in parts[0]), parts[0][0].shape[1])
+
+    def __getitem__(self, index):
+        """One expert [out, in] by its number, or several [n, out, in] by an array of numbers; dtype as stored."""
+        if np.ndim(index) == 0:
+            return np.concatenate(self.parts[index])
+        return np.stack([np.concatenate(self.parts[expert]) for expert in index])
+
+
 def load_checkpoint(folder, rule="blocks", draft_norm="whole"):
     """The :class:`~qsa.reference.model.Model` of a folder with `config.json` and `model.safetensors`, or with an index
     `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model.
@@ -55,24 +72,35 @@ def load_checkpoint(folder, rule="blocks", draft_norm="whole"):
     Raises CheckpointError (a ValueError) naming file or tensor when something is missing, extra, misshapen, of another
     dtype or malformed; ValueError on a configuration that is not supported; FileNotFoundError when a file is absent.
     """
+    config, tensors = read_tensors(folder)
+    try:
+        return Model(config, tensors, rule, draft_norm)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def read_tensors(folder, codes=False):
+    """(:class:`Config`, name -> array) of a folder as :func:`load_checkpoint` takes it; names, but not shapes, are
+    those of ``model.shapes``.
+
+    Arrays are mapped; :class:`Shards` and :class:`Experts` join what is stored in parts. ``codes`` allows int8 codes
+    too. Errors as :func:`load_checkpoint`, but for missing, extra and misshapen tensors.
+    """
     folder = Path(folder)
     config = Config.from_file(folder / "config.json")
+    weights = (*FLOATS, "I8") if codes else tuple(FLOATS)
     tensors = {}
-    for name, tensor in _read_folder(folder).items():
+    for name, (dtype, data) in _read_folder(folder).items():
         short = _short_name(name)
         if short is None:
             continue
         if short in tensors:
             raise CheckpointError(f"tensor {short}: there are two of this name, one with a prefix")
-        allowed = ("I64",) if short.endswith(INTEGERS) else tuple(FLOATS)
-        dtype, data = tensor
+        allowed = ("I64",) if short.endswith(INTEGERS) else weights
         if dtype not in allowed:
             raise CheckpointError(f"tensor {short}: dtype {dtype}: allowed are {', '.join(allowed)}")
         tensors[short] = data
-    try:
-        return Model(config, _join_table(_join_experts(tensors)), rule, draft_norm)
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
+    return config, _join_table(_join_experts(tensors))
 
 
 def _short_name(name):
@@ -199,9 +227,9 @@ def _join_experts(tensors):
     """Experts stored one by one (``experts.0.gate_proj.weight``, …) under the names of the stacked ones."""
     for stem in sorted({name.split(".experts.")[0] + ".experts." for name in tensors if ".experts.0." in name}):
         gate, up, down = (_numbered(tensors, stem, f".{kind}_proj.weight") for kind in ("gate", "up", "down"))
-        shapes = {one.shape for one in gate + up}
-        if not len(gate) == len(up) == len(down) > 0 or len(shapes) > 1 or len({one.shape for one in down}) > 1:
+        shapes = {one.shape for one in gate + up}, {one.shape for one in down}
+        if not len(gate) == len(up) == len(down) > 0 or any(len(kind) > 1 or len(min(kind)) != 2 for kind in shapes):
             raise CheckpointError(f"tensor {stem}0: every expert needs gate, up and down projections of one shape")
-        tensors[stem + "gate_up_proj"] = np.stack([np.concatenate(pair) for pair in zip(gate, up, strict=True)])
-        tensors[stem + "down_proj"] = np.stack(down)
+        tensors[stem + "gate_up_proj"] = Experts(list(zip(gate, up, strict=True)))
+        tensors[stem + "down_proj"] = Experts([(one,) for one in down])
     return tensors

@@ -239,6 +239,15 @@ class Config:
             raise ValueError(f"config: {Path(path).name}: no JSON: {error}") from error
         return cls.from_dict(data)
 
+    def to_dict(self):
+        """The content of a ``config.json`` of a text model, of which :meth:`from_dict` makes this configuration."""
+        data = dataclasses.asdict(self)
+        # The published checkpoint's own name for its QSA layers.
+        data["layer_types"] = ["full_attention" if layer == LAYER_TYPES[1] else layer for layer in self.layer_types]
+        data["ple_layer_ids"] = list(self.ple_layer_ids)
+        rope = {name: data.pop(name) for name in ("rope_theta", "partial_rotary_factor")}
+        return {"model_type": MODEL_TYPES[1], **data, "rope_parameters": {"rope_type": "default", **rope}}
+
 
 def _interval_types(data):
     """``layer_types`` where the file leaves them out: every ``full_attention_interval``-th layer (4) is indexed."""
