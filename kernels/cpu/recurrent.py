@@ -3,7 +3,7 @@
 import numba
 import numpy as np
 
-from ...reference.exact.recurrent import COLUMNS
+from ...reference.exact.recurrent import COLUMNS, check_spans
 from .jit import kernel
 from .scalar import ZERO, exp, one_nan, sigmoid, softplus
 
@@ -99,11 +99,13 @@ def _delta_rule(q, k, v, decay, beta, memory, out):
         _heads_all(q, k, v, decay, beta, memory, out)
 
 
-def causal_conv(x, taps, past, dilation=1):
+def causal_conv(x, taps, past, dilation=1, spans=None):
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``."""
     x = np.ascontiguousarray(x, np.float32)
+    check_spans(spans, past, len(x))
     out = np.empty(x.shape, np.float32)
-    _causal_conv(x, taps, past, dilation, out)
+    for mine, own in [(slice(None), past)] if spans is None else zip(spans, past, strict=True):
+        _causal_conv(x[mine], taps, own, dilation, out[mine])
     return out
 
 
@@ -115,9 +117,11 @@ def decay_beta(a, b, dt_bias, rate):
     return decay, beta
 
 
-def delta_rule(q, k, v, decay, beta, memory):
+def delta_rule(q, k, v, decay, beta, memory, spans=None):
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``."""
-    q, k, v, decay, beta = (np.ascontiguousarray(x, np.float32) for x in (q, k, v, decay, beta))
+    rows = [np.ascontiguousarray(x, np.float32) for x in (q, k, v, decay, beta)]
+    check_spans(spans, memory, len(v))
     out = np.empty(v.shape, np.float32)
-    _delta_rule(q, k, v, decay, beta, memory, out)
+    for mine, own in [(slice(None), memory)] if spans is None else zip(spans, memory, strict=True):
+        _delta_rule(*(x[mine] for x in rows), own, out[mine])
     return out
