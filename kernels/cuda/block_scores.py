@@ -1,207 +1,43 @@
 """``block_scores``, exact, on CUDA: float32 in the lane tree, in four schedules with the same bytes.
 
-Two kernels. :func:`butterfly` gives a warp to a block: lane l holds dims 4l to 4l + 3 as the contract words it, and
-every (row, head) sum is reduced by itself, 20 shuffles a row. :func:`transposed` gives a block to 8 lanes: a lane holds
-the contract's lanes t, t + 8, t + 16 and t + 24, adds those itself (strides 16 and 8), and the sums of 8 blocks and 4
-heads are reduced together, each shuffle carrying half of them (strides 4, 2, 1): the same pairs in the same order, 10
-shuffles for 8 blocks of a row.
-
 ===============  ==========  =================================================================================
 schedule         kernel      rows
 ===============  ==========  =================================================================================
-``warp``         butterfly   any number, each reads the keys for itself
+``warp``         one_row     any number, each reads the keys for itself; several blocks of a warp under way
 ``multi_query``  butterfly   up to 8, a key is read once for all of them
 ``transposed``   transposed  up to 8, a warp to a row; the warps of a thread block walk over the same keys
 ``prompt``       transposed  any number, 8 to a thread block
 ===============  ==========  =================================================================================
 
-How many blocks a row has is read from its step record on the device: a captured launch serves every context, and unused
-capacity costs nothing.
+The kernels are in ``block_scores_kernels``. How many blocks a row has is read from its step record on the device: a
+captured launch serves every context, and unused capacity costs nothing.
 """
 
 from .. import ops
 from ..switches import switches
-from .checks import check_array, check_schedule
-from .compiler import array_module, cuda, device_function, float32, int32, int64, kernel, launch, libdevice, properties
-from .ptx import (
-    global_base,
-    int_as_float,
-    ld_global_v4_f32_nc,
-    ld_global_v4_i32_nc,
-    ld_shared_v4_f32,
-    shared_base,
-    st_global_f32,
-    st_shared_v4_f32,
+from .block_scores_kernels import (
+    BLOCKS_PER_MULTIPROCESSOR,
+    DIM,
+    HEADS,
+    MAX_ROWS,
+    THREADS,
+    WARPS,
+    butterfly,
+    one_row,
+    transposed,
 )
+from .checks import check_array, check_schedule
+from .compiler import array_module, launch, properties
 
-MAX_ROWS = 8
-"""Rows that share a thread block."""
-
-WARPS = 8
-THREADS = 32 * WARPS
-BLOCKS_PER_MULTIPROCESSOR = 2
 MAX_GRID_Y = 65535
 
-HEADS, DIM = 4, 128
-KEY_BYTES = DIM * 4
-ROW_BYTES = HEADS * KEY_BYTES
-QUERY_WORDS = MAX_ROWS * HEADS * DIM
+KEYS = 4
+"""Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
 
-NAN = 0x7FC00000
-TAIL_BONUS = 1e9
-
-ALL = 0xFFFFFFFF
-
-
-@device_function
-def _dot(k, q):
-    """Four products, summed left to right."""
-    s = libdevice.fadd_rn(libdevice.fmul_rn(k[0], q[0]), libdevice.fmul_rn(k[1], q[1]))
-    return libdevice.fadd_rn(libdevice.fadd_rn(s, libdevice.fmul_rn(k[2], q[2])), libdevice.fmul_rn(k[3], q[3]))
-
-
-@device_function
-def _relu(x):
-    return float32(0) if x <= float32(0) else x
-
-
-@device_function
-def _finished(score, block, n_kv, n_bid, ratio):
-    """The score as it is written: with the tail's bonus, and a NaN as the one NaN."""
-    if block == n_bid and n_kv > n_bid * ratio:
-        score = libdevice.fadd_rn(score, float32(TAIL_BONUS))
-    return score if score == score else int_as_float(int32(NAN))
-
-
-@device_function
-def _butterfly_sum(x):
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 16))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 8))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 4))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 2))
-    return libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 1))
-
-
-@kernel()
-def butterfly(q_idx, pooled, dead, steps, out, rows, group, max_blocks, ratio):
-    """A warp to a block; grid (blocks, groups of ``group`` rows), 256 threads. ``out`` [rows, max_blocks]."""
-    queries = cuda.shared.array(QUERY_WORDS, float32)
-    q_shared = shared_base(queries)
-    lane = int32(cuda.threadIdx.x & 31)
-    warp = int32(cuda.threadIdx.x >> 5)
-    first = int32(cuda.blockIdx.x * (WARPS) + warp)
-    stride = int32(cuda.gridDim.x * (WARPS))
-    steps_base, q_base, out_base = global_base(steps), global_base(q_idx), global_base(out)
-    pooled_lane = global_base(pooled) + int64(lane * 16)
-    dead_key = ld_global_v4_f32_nc(global_base(dead) + int64(lane * 16))
-    # While loops in int32: a range with a step costs a 64-bit division before its first turn.
-    group_start = int32(cuda.blockIdx.y * group)
-    while group_start < rows:
-        held = int32(min(group, rows - group_start))
-        cuda.syncthreads()
-        piece = int32(cuda.threadIdx.x)
-        while piece < held * (ROW_BYTES // 16):
-            a, b, c, d = ld_global_v4_f32_nc(q_base + int64(group_start) * ROW_BYTES + int64(piece * 16))
-            st_shared_v4_f32(int32(q_shared + piece * 16), a, b, c, d)
-            piece = int32(piece + THREADS)
-        cuda.syncthreads()
-        last = int32(-1)
-        for i in range(held):
-            _, n_kv, n_bid, _ = ld_global_v4_i32_nc(steps_base + int64(group_start + i) * 16)
-            if n_kv > 0 and n_bid < max_blocks:
-                last = max(last, n_bid)
-        block = first
-        while block <= last:
-            key = dead_key
-            if block < last:
-                key = ld_global_v4_f32_nc(pooled_lane + int64(block) * KEY_BYTES)
-            for i in range(held):
-                _, n_kv, n_bid, _ = ld_global_v4_i32_nc(steps_base + int64(group_start + i) * 16)
-                if n_kv > 0 and n_bid < max_blocks and block <= n_bid:
-                    mine = dead_key if block == n_bid else key
-                    q_row = q_shared + int32(i * ROW_BYTES + lane * 16)
-                    score = _relu(_butterfly_sum(_dot(mine, ld_shared_v4_f32(q_row))))
-                    for head in range(1, HEADS):
-                        dot = _dot(mine, ld_shared_v4_f32(int32(q_row + head * KEY_BYTES)))
-                        score = libdevice.fadd_rn(score, _relu(_butterfly_sum(dot)))
-                    if lane == 0:
-                        score = _finished(score, block, n_kv, n_bid, ratio)
-                        st_global_f32(out_base + (int64(group_start + i) * max_blocks + block) * 4, score)
-            block = int32(block + stride)
-        group_start = int32(group_start + cuda.gridDim.y * group)
-
-
-@device_function
-def _strips(address):
-    """The four strips of 32 dims that 8 lanes read together: this lane's 4 dims of each."""
-    return (
-        ld_global_v4_f32_nc(address),
-        ld_global_v4_f32_nc(address + 128),
-        ld_global_v4_f32_nc(address + 256),
-        ld_global_v4_f32_nc(address + 384),
-    )
-
-
-@device_function
-def _four_lanes(k, q):
-    """Sum of the contract's lanes t, t + 8, t + 16, t + 24: its strides 16, then 8."""
-    even = libdevice.fadd_rn(_dot(k[0], q[0]), _dot(k[2], q[2]))
-    return libdevice.fadd_rn(even, libdevice.fadd_rn(_dot(k[1], q[1]), _dot(k[3], q[3])))
-
-
-@device_function
-def _exchange(upper, x, y, stride):
-    """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
-    kept, sent = (y, x) if upper else (x, y)
-    return libdevice.fadd_rn(kept, cuda.shfl_xor_sync(ALL, sent, stride))
-
-
-@kernel(launch_bounds=(THREADS, BLOCKS_PER_MULTIPROCESSOR))
-def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
-    """Eight lanes to a block, a warp to a row; grid (blocks, groups of rows).
-
-    A thread block has 32 lanes by the rows of a group by the warps that share a row. ``out`` [rows, max_blocks].
-    """
-    lane = int32(cuda.threadIdx.x)
-    t16 = (lane & 7) * 16
-    first = int32((cuda.blockIdx.x * cuda.blockDim.z + cuda.threadIdx.z) * 8)
-    stride = int32(cuda.gridDim.x * cuda.blockDim.z * 8)
-    pooled_lane = global_base(pooled) + int64(t16)
-    dead_lane = global_base(dead) + int64(t16)
-    row = int32(cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y)
-    while row < rows:
-        _, n_kv, n_bid, _ = ld_global_v4_i32_nc(global_base(steps) + int64(row) * 16)
-        last = n_bid if n_kv > 0 and n_bid < max_blocks else int32(-1)
-        q_row = global_base(q_idx) + int64(row) * ROW_BYTES + int64(t16)
-        q0, q1 = _strips(q_row), _strips(q_row + KEY_BYTES)
-        q2, q3 = _strips(q_row + 2 * KEY_BYTES), _strips(q_row + 3 * KEY_BYTES)
-        out_row = global_base(out) + int64(row) * max_blocks * 4
-        base = first
-        block = int32(base + (lane >> 3) * 2)
-        ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
-        while base <= last:
-            # One key of the pair is under way while the other is multiplied.
-            kb = _strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
-            a0, a1, a2, a3 = _four_lanes(ka, q0), _four_lanes(ka, q1), _four_lanes(ka, q2), _four_lanes(ka, q3)
-            block = int32(block + stride)
-            ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
-            upper = lane & 4 != 0
-            s0 = _exchange(upper, a0, _four_lanes(kb, q0), 4)
-            s1 = _exchange(upper, a1, _four_lanes(kb, q1), 4)
-            s2 = _exchange(upper, a2, _four_lanes(kb, q2), 4)
-            s3 = _exchange(upper, a3, _four_lanes(kb, q3), 4)
-            upper = lane & 2 != 0
-            s0, s1 = _exchange(upper, s0, s2, 2), _exchange(upper, s1, s3, 2)
-            # Now lane l holds head l % 4 of block base + l // 4.
-            dot = _relu(_exchange(lane & 1 != 0, s0, s1, 1))
-            score = libdevice.fadd_rn(dot, cuda.shfl_down_sync(ALL, dot, 1))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 2))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 3))
-            scored = int32(base + (lane >> 2))
-            if lane & 3 == 0 and scored <= n_bid:
-                st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
-            base = int32(base + stride)
-        row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
+LEAST, RESIDENT = 3, 4
+"""Thread blocks of that schedule for which a multiprocessor must have room, and for which the grid is made. The lanes
+take 63 or 64 registers up to sm_90, so four are resident there, with 64 KiB of keys on their way, where 25 KiB keep the
+memory busy. Newer targets take 71, and would spill to have four."""
 
 
 def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
@@ -255,10 +91,13 @@ def block_scores(q_idx, index, steps, out=None, *, schedule=None):
         out = array_module().full((rows, max_blocks), -float("inf"), "float32")
     if rows == 0:
         return out
-    group = 1 if schedule == "warp" else min(rows, MAX_ROWS)
+    group = min(rows, MAX_ROWS)
     groups = -(-rows // group)
     arrays = (q_idx, index.pooled, index.dead, steps, out)
-    if schedule in ("warp", "multi_query"):
+    if schedule == "warp":
+        grid = _grid(rows, WARPS, WARPS * KEYS, max_blocks, RESIDENT * WARPS)
+        launch(one_row(KEYS, LEAST), grid, THREADS, (*arrays, rows, max_blocks, g.ratio))
+    elif schedule == "multi_query":
         grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
         launch(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, g.ratio))
     else:

@@ -57,6 +57,7 @@ __all__ = [
     "properties",
     "set_dynamic_shared",
     "specialised",
+    "stream_key",
     "types",
     "uint8",
     "uint32",
@@ -123,6 +124,11 @@ def _properties(ordinal):
 def properties():
     """:class:`Properties` of the current device."""
     return _properties(current_device())
+
+
+def stream_key():
+    """What tells the current stream from every other, of every device."""
+    return current_device(), array_module().cuda.get_current_stream().ptr
 
 
 def as_numpy(array):

@@ -1,4 +1,4 @@
-"""Containers on the device: K/V, the indexer's buffers, graphs, guarded buffers.
+"""Containers on the device: K/V, the indexer's buffers, graphs, scratch, guarded buffers.
 
 The pool's layout is the reference's: codes [pages, n_head_kv, page_size, x], scales [pages, n_head_kv, page_size,
 groups] float16. Only ``append_kv``, ``attend`` and ``to_host`` know it. A kernel finds the pools of a slot through one
@@ -12,7 +12,7 @@ import numpy as np
 from ...reference.index import Index
 from ...reference.kv import PagedKV, Pool, Side
 from ...reference.kv import read_kv as _read_kv
-from .compiler import address, array_module, as_numpy, pinned
+from .compiler import address, array_module, as_numpy, pinned, stream_key
 
 CODINGS = ("int8", "q4_0", "fp16")
 """Codings that a device pool may have; a slot table holds their places in this tuple."""
@@ -178,8 +178,30 @@ class Graph:
             self._graph = self.stream.end_capture()
 
     def replay(self):
-        """Launch the graph on its stream; returns at once."""
+        """Launch the graph on its stream, behind all that the current stream was given before; returns at once."""
+        current = array_module().cuda.get_current_stream()
+        if current.ptr != self.stream.ptr:
+            self.stream.wait_event(current.record())
         self._graph.launch(stream=self.stream)
+
+
+class StreamScratch:
+    """Scratch arrays of int32, zero when they are made, one kept for each device and stream.
+
+    For kernels that leave a scratch as they found it. A captured graph may hold one, so none is given up: a larger one
+    takes its place when it is needed.
+    """
+
+    def __init__(self):
+        self._held = {}
+
+    def get(self, shape):
+        """The array [rows, columns] of the current stream, of at least ``shape``."""
+        held = self._held.setdefault(stream_key(), [])
+        if not held or any(have < need for have, need in zip(held[-1].shape, shape, strict=True)):
+            known = held[-1].shape if held else shape
+            held.append(array_module().zeros(tuple(map(max, known, shape)), "int32"))
+        return held[-1]
 
 
 GUARD = 256

@@ -52,9 +52,11 @@ def _append_index():
 
 
 def _block_scores():
-    from .block_scores import butterfly, transposed
+    from .block_scores import KEYS, LEAST
+    from .block_scores_kernels import butterfly, one_row, transposed
 
     arrays = (_F3, _F2, _F1, _I2, _F2)
+    yield "block_scores_one_row", one_row.build(KEYS, LEAST), _signature(*arrays, *["int64"] * 3), {}
     yield "block_scores_butterfly", butterfly, _signature(*arrays, *["int64"] * 4), {}
     yield "block_scores_transposed", transposed, _signature(*arrays, *["int64"] * 3), {}
 
@@ -108,7 +110,7 @@ _MODULES = {
     "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
     "append_index": _append_index,
-    "block_scores": _block_scores,
+    "block_scores_kernels": _block_scores,
     "select_kernels": _select_kernels,
     "attend_pieces": _attend_pieces,
     "attend_merge": _attend_merge,

@@ -9,6 +9,9 @@ schedule       rows of up to
 ``spread``     507,904 blocks (2 million cells); a thread block to a slice of a row, at most 16,384 blocks
 =============  ================================================================================================
 
+A call that names none gets ``registers`` while they have room; beyond, ``wide`` or ``scan`` (a switch) up to a capacity
+of 65,536 blocks, and then ``spread``.
+
 Both rules of the field are in the step records' widths: the kernels select ``width`` less the tail from the complete
 blocks, and cut the last one chosen when that is no whole number of blocks. What a row has is read from its step record
 on the device: a captured launch serves every context.
@@ -19,6 +22,7 @@ from .. import ops
 from ..switches import switches
 from .checks import check_array, check_schedule
 from .compiler import array_module, launch
+from .device import StreamScratch
 from .select_kernels import one_block, spread
 from .select_search import MOST_BEST, THREADS
 
@@ -30,6 +34,16 @@ CHUNK_TURNS = 8
 
 SLICE_TURNS = 16
 """Keys a lane holds of a slice, and then of the slices' best."""
+
+WIDE_BLOCKS = 1 << 16
+"""Blocks of capacity up to which one thread block reads a row that registers cannot hold, as engines of the field do
+(262,144 cells, the published model's context). Its time grows with the row, so beyond this a row is spread."""
+
+SPREAD_ROWS = 64
+"""Rows of a call that are spread unless it says so: with more, thread blocks of whole rows fill half of a large device,
+and the scratch, 66 KB a row of a million cells, would be no small thing any more."""
+
+_scratch = StreamScratch()
 
 
 def _most_best(geometry):
@@ -58,10 +72,14 @@ def _scratch_fits(scratch, rows, max_blocks, geometry):
 
 
 def standing_schedule(rows, max_blocks, scratch=None, geometry=REAL):
-    """The schedule of a call that names none; ``spread`` only for a caller that gives the scratch it needs."""
+    """The schedule of a call that names none."""
     if max_blocks <= THREADS * REGISTER_TURNS[-1]:
         return "registers"
-    if scratch is not None and _slices_fit(max_blocks, geometry) and _scratch_fits(scratch, rows, max_blocks, geometry):
+    if scratch is None:
+        spreads = max_blocks > WIDE_BLOCKS and rows <= SPREAD_ROWS
+    else:
+        spreads = _scratch_fits(scratch, rows, max_blocks, geometry)
+    if spreads and _slices_fit(max_blocks, geometry):
         return "spread"
     return "scan" if switches().topk_scan else "wide"
 
@@ -92,7 +110,8 @@ def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL,
     ids       [rows, cap] int32 on the device, or None: a new array with cap = max_width. cap at least what a row of
               max_blocks blocks can select
     schedule  see the module; None: the standing one
-    scratch   for ``spread``, :func:`scratch_shape` int32 on the device, the first column zero; a new array when None
+    scratch   for ``spread``, :func:`scratch_shape` int32 on the device, the first column zero; None: one kept for the
+              current stream, made by the first call that needs it (so make one before a graph capture)
 
     Returns ``ids``: ``width`` cells of every row, then -1; a row with n_kv 0, or with a record that does not belong to
     these scores, is -1 throughout. Returns False before any launch when the capacity is beyond the schedule
@@ -118,7 +137,7 @@ def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL,
     cap = ids.shape[1]
     if schedule == "spread":
         if scratch is None:
-            scratch = array_module().zeros(scratch_shape(rows, max_blocks, geometry), "int32")
+            scratch = _scratch.get(scratch_shape(rows, max_blocks, geometry))
         grid = (rows, _slices(max_blocks))
         arguments = (scores, steps, ids, scratch, max_blocks, cap, scratch.shape[1])
         launch(spread(SLICE_TURNS, geometry.ratio), grid, THREADS, arguments)

@@ -68,6 +68,14 @@ def test_more_rows_than_a_group(schedule):
     check(queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=one)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_several_turns(schedule):
+    # One multiprocessor, five rows: a warp comes back for more blocks, whatever the schedule.
+    rng = np.random.default_rng(12)
+    one = simulate.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=one)
+
+
 @pytest.mark.parametrize("schedule", ["warp", "prompt"])
 def test_grid_limit_of_rows(schedule, monkeypatch):
     # The second dimension of a grid ends at 65,535: beyond it a thread block takes several groups.

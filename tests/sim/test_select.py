@@ -6,6 +6,7 @@ import pytest
 
 from qsa.kernels import ops
 from qsa.kernels.cuda import simulate
+from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, Geometry, step_records
 
@@ -134,3 +135,22 @@ def test_standing_schedule():
     assert select.standing_schedule(1, many) == "wide"
     assert select.standing_schedule(1, many, scratch) == "spread"
     assert select.standing_schedule(2, many, scratch) == "wide"
+    wide = 1 << 16
+    assert [select.standing_schedule(1, n) for n in (wide, wide + 1)] == ["wide", "spread"]
+    assert [select.standing_schedule(rows, wide + 1) for rows in (64, 65)] == ["spread", "wide"]
+    assert select.standing_schedule(1, 16 * 1024 * 31 + 1) == "wide", "more slices than a thread block can hold"
+    with override(topk_scan=True):
+        assert [select.standing_schedule(1, n) for n in (wide, wide + 1)] == ["scan", "spread"]
+
+
+def test_a_million_cells_need_no_scratch_of_the_caller():
+    # Few complete blocks in a capacity of 262,144: the scratch is made once and kept, and left as it was.
+    steps = step_records([4 * 40 + 1], geometry=SMALL)
+    scores = np.full((1, (1 << 18) + 1), np.inf, np.float32)
+    scores[0, :40] = distinct(np.random.default_rng(8), 40)
+    assert select.standing_schedule(*scores.shape, geometry=SMALL) == "spread"
+    kept = select._scratch.get(select.scratch_shape(*scores.shape, SMALL))
+    for _ in range(2):
+        check(select.select(scores, steps, geometry=SMALL), scores[:, :41], steps, "blocks", SMALL)
+        assert select._scratch.get((1, 1)) is kept and not kept[:, 0].any()
+    assert select._scratch.get((2, 3)).shape == (2, kept.shape[1])
