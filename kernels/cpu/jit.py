@@ -7,7 +7,7 @@ import numba
 import xxhash
 
 from ...reference import formats, geometry
-from ...reference.exact import linear, recurrent, scalar
+from ...reference.exact import linear, recurrent, sampler, scalar
 
 # Read by the OpenMP runtime when the first parallel kernel loads it. Left to itself an idle thread spins, which saves
 # 8 us a launch on an idle machine and costs milliseconds wherever another process wants the core.
@@ -20,8 +20,8 @@ OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 def _stamp():
     """Hash of this folder's sources and of the reference files whose constants they freeze."""
     digest = xxhash.xxh3_64()
-    sources = sorted(Path(__file__).parent.glob("*.py"))
-    for path in (*sources, *(Path(module.__file__) for module in (formats, geometry, linear, recurrent, scalar))):
+    frozen = (formats, geometry, linear, recurrent, sampler, scalar)
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), *(Path(module.__file__) for module in frozen)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -27,11 +27,11 @@ def _keys(scores, keys):
 
 
 @kernel
-def _threshold(keys, whole):
-    """(key of the block at place ``whole`` from the top, 1 <= whole <= n; how many blocks with this key are wanted)."""
+def threshold(keys, whole):
+    """(key at place ``whole`` from the top of uint32 ``keys``, 1 <= whole <= n; how many with this key are wanted)."""
     live = keys
     wanted = whole
-    threshold = np.uint32(0)
+    found = np.uint32(0)
     count = np.empty(BINS, np.int64)
     for shift, mask in ((21, 2047), (10, 2047), (0, 1023)):
         count[:] = 0
@@ -41,7 +41,7 @@ def _threshold(keys, whole):
         while count[digit] < wanted:
             wanted -= count[digit]
             digit -= 1
-        threshold = np.uint32(threshold | digit << shift)
+        found = np.uint32(found | digit << shift)
         if shift:
             kept = np.empty(count[digit], np.uint32)
             place = 0
@@ -50,7 +50,7 @@ def _threshold(keys, whole):
                     kept[place] = live[i]
                     place += 1
             live = kept
-    return threshold, wanted
+    return found, wanted
 
 
 @kernel
@@ -64,13 +64,13 @@ def _select_row(row, all_scores, steps, ratio, all_ids):
     if whole > 0:
         keys = np.empty(n_bid, np.uint32)
         _keys(scores, keys)
-        threshold, equal = _threshold(keys, whole)
+        limit, equal = threshold(keys, whole)
         left = budget - (whole - equal) * ratio
         for block in range(n_bid):
-            if keys[block] < threshold:
+            if keys[block] < limit:
                 continue
             cells = ratio
-            if keys[block] == threshold:
+            if keys[block] == limit:
                 cells = min(ratio, left)
                 left -= cells
             for cell in range(block * ratio, block * ratio + cells):
