@@ -50,7 +50,7 @@ def _checked(name, tensor):
     return tensor
 
 
-def _finite(name, tensor):
+def finite(name, tensor):
     """``tensor`` as float32. Raises ValueError where it is not finite."""
     with np.errstate(over="ignore"):
         values = np.asarray(tensor, np.float32)
@@ -72,7 +72,7 @@ def quantise_tensors(tensors):
         elif name.endswith(INTEGERS):
             stored[name] = np.asarray(tensor)
         elif plain(name, tensor.shape):
-            stored[name] = _finite(name, tensor)
+            stored[name] = finite(name, tensor)
         else:
             try:
                 stored[name] = _quantised(tensor)

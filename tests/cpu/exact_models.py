@@ -1,6 +1,10 @@
 """Small models of real proportions for tests of the exact arithmetic: every part is there."""
 
+import numpy as np
+
+from qsa.reference import qsa
 from qsa.reference.config import TINY_CONFIG, Config
+from qsa.reference.formats import decode, encode_int8
 from qsa.reference.random_model import random_model
 
 SMALL_CONFIG = Config(
@@ -22,3 +26,21 @@ SMALL_CONFIG = Config(
 def small_model(seed=3, draft=False, **options):
     """A random float64 model of SMALL_CONFIG."""
     return random_model(SMALL_CONFIG, seed, draft, **options)
+
+
+def int8(x):
+    """x [..., dim] float64 as an int8 cache gives it back."""
+    return decode(*encode_int8(x.astype(np.float32)))
+
+
+def round_kv(monkeypatch, rounded=int8):
+    """Make every float64 model round its K and V as a cache does: ``rounded`` maps [n, heads, dim] to the same."""
+    plain = qsa.append
+
+    def append(x, weights, geometry, state):
+        n = len(state.k)
+        plain(x, weights, geometry, state)
+        for side in (state.k, state.v):
+            side[n:] = rounded(side[n:])
+
+    monkeypatch.setattr(qsa, "append", append)

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from exact_models import SMALL_CONFIG, small_model
+from exact_models import SMALL_CONFIG, round_kv, small_model
 from layer_problems import bits
 
-from qsa.reference import TINY_CONFIG, qsa, random_model
+from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact import model as exact
 from qsa.reference.exact.linear import QuantisedLinear
 from qsa.reference.exact.model import ExactModel
-from qsa.reference.formats import decode, encode_int8
 
 N = 150
 EOS = SMALL_CONFIG.eos_token_id
@@ -111,15 +110,7 @@ def error(got, want):
 @pytest.fixture
 def coded_reference(model, monkeypatch):
     """The float64 model of the same weights, whose K and V are rounded to int8 as the cache rounds them."""
-    plain = qsa.append
-
-    def append(x, weights, geometry, state):
-        n = len(state.k)
-        plain(x, weights, geometry, state)
-        for side in (state.k, state.v):
-            side[n:] = decode(*encode_int8(side[n:].astype(np.float32)))
-
-    monkeypatch.setattr(qsa, "append", append)
+    round_kv(monkeypatch)
     return model.dequantised()
 
 

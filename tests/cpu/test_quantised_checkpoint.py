@@ -114,8 +114,8 @@ def test_what_cannot_be_stored_leaves_the_files_alone(folder, tensors):
 
 
 def test_quantising_takes_no_memory_beside_the_codes(tmp_path):
-    """Experts one by one in float32, 128 MiB of them: the codes are a quarter, and a piece of 2^22 weights with what its
-    rounding needs is at most 6 arrays of 16 MiB. Quantised as a whole, a stack would need five of 64 MiB."""
+    """Experts one by one in float32, 128 MiB: the codes are a quarter, and a piece of 2^22 weights with what its
+    rounding needs is four arrays of 16 MiB; one more is allowed. A stack as a whole would need four of 64 MiB."""
     experts, rows, inputs = 32, 512, 1024
     stem = "model.layers.0.mlp.experts."
     stored = {
@@ -135,4 +135,4 @@ def test_quantising_takes_no_memory_beside_the_codes(tmp_path):
     tracemalloc.stop()
     codes = sum(tensor.codes.nbytes + tensor.scale.nbytes for tensor in kept.values())
     assert codes == 2 * experts * rows * inputs * 33 // 32
-    assert peak <= codes + 6 * (16 << 20)
+    assert peak <= codes + 5 * (16 << 20)

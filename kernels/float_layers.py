@@ -1,0 +1,171 @@
+"""The float arithmetic's layers: names and arguments of ``reference/exact/layers.py``, ordinary float32 and matmul.
+
+One body for NumPy and CuPy. Nothing fixes the order of a sum or the rounding of a transcendental, so bits depend on
+the library, the processor and the rows of a call; the bounds in ``tests/cpu/test_float_mode.py`` hold everywhere.
+"""
+
+import numpy as np
+
+from ..reference.exact.linear import QuantisedLinear, dequantise
+from ..reference.exact.recurrent import check_spans
+
+LEAST = 1e-6
+"""Least magnitude under PLE's root, and eps of the L2 norm: constants of the published model code."""
+
+
+class FloatLayers:
+    """The namespace ``layers`` of a backend, over the array module ``xp`` (``numpy`` or ``cupy``).
+
+    Every array is float32 unless said otherwise; states are advanced in place. Shapes as in ``reference/exact``.
+    """
+
+    def __init__(self, xp=np):
+        self.xp = xp
+
+    def load_linear(self, weight):
+        """The form of a matrix, or of stacked ones, [..., out, in] that :meth:`linear` and :meth:`experts` take:
+        float32 in ``xp``. A QuantisedLinear is dequantised."""
+        return self.xp.asarray(dequantise(weight) if isinstance(weight, QuantisedLinear) else weight, np.float32)
+
+    def linear(self, x, weight):
+        """x [rows, in] times a matrix [out, in]. Raises ValueError on mismatched shapes."""
+        if x.ndim != 2 or x.shape[1] != weight.shape[1]:
+            raise ValueError(f"x: shape {x.shape}: must be [rows, {weight.shape[1]}]")
+        return x @ weight.T
+
+    def embed(self, ids, table):
+        """Rows of a table on the host, QuantisedLinear or array of any float dtype: [..., dim] of ``ids`` [...]."""
+        ids = np.asarray(ids)
+        rows = dequantise(table.part(ids)) if isinstance(table, QuantisedLinear) else table[ids]
+        return self.xp.asarray(np.asarray(rows, np.float32))
+
+    def sigmoid(self, x):
+        """1 / (1 + exp(-x)) without overflow at either end."""
+        e = self.xp.exp(-self.xp.abs(x))
+        return self.xp.where(x >= 0, 1, e) / (1 + e)
+
+    def silu(self, x):
+        """x * sigmoid(x)."""
+        return x * self.sigmoid(x)
+
+    def scaled_silu(self, x, divisor):
+        """silu(x / divisor)."""
+        return self.silu(x / np.float32(divisor))
+
+    def swiglu(self, gate_up):
+        """silu(gate) * up of ``gate_up`` [rows, 2 * width], the gate first."""
+        width = gate_up.shape[-1] // 2
+        return self.silu(gate_up[..., :width]) * gate_up[..., width:]
+
+    def sigmoid_gate(self, x, gate):
+        """x * sigmoid(gate); ``gate`` [rows, 1] or in the shape of x."""
+        return x * self.sigmoid(gate)
+
+    def mix_streams(self, normed, share):
+        """Mean over the streams of sigmoid(share) * normed, both [rows, streams, hidden]."""
+        return (self.sigmoid(share) * normed).mean(axis=1)
+
+    def inject(self, streams, share, y):
+        """streams [rows, streams, hidden] + 2 * sigmoid(share [rows, streams] / streams) * y [rows, hidden]."""
+        factor = 2 * self.sigmoid(share / np.float32(streams.shape[1]))
+        return streams + factor[:, :, None] * y[:, None]
+
+    def ngram_gate(self, key, query, value):
+        """sigmoid(signed root of key . query / sqrt(hidden)) * value: key, query [rows, streams, hidden], value
+        [rows, hidden]."""
+        xp = self.xp
+        s = (key * query).sum(axis=-1) / np.float32(key.shape[-1] ** 0.5)
+        root = xp.sign(s) * xp.sqrt(xp.maximum(xp.abs(s), np.float32(LEAST)))
+        return self.sigmoid(root)[:, :, None] * value[:, None]
+
+    def add(self, x, y):
+        """x + y; y in the shape of x, or [rows, 1, n]."""
+        return x + y
+
+    def add_gated(self, x, gated, mixed):
+        """x + (gated + silu(mixed)), all of one shape."""
+        return x + (gated + self.silu(mixed))
+
+    def _normed(self, x, eps):
+        return x / self.xp.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(eps))
+
+    def rms_norm(self, x, weight, eps):
+        """x / sqrt(mean of squares + eps) * weight over the last axis; ``weight`` is the factor itself, 1 + w."""
+        return self._normed(x, eps) * self.xp.asarray(weight)
+
+    def gated_norm(self, x, gate, weight, eps, activation):
+        """x / sqrt(mean of squares + eps) * weight * activation(gate); ``activation`` sigmoid or silu."""
+        return self._normed(x, eps) * self.xp.asarray(weight) * getattr(self, activation)(gate)
+
+    def l2_norm(self, x, factor):
+        """x / sqrt(sum of squares + 1e-6) * factor over the last axis."""
+        return x / self.xp.sqrt((x * x).sum(axis=-1, keepdims=True) + np.float32(LEAST)) * np.float32(factor)
+
+    def rotate(self, x, table):
+        """Rotate the pairs (i, i + n_rot/2) of x [rows, heads, dim] by ``table`` [rows, n_rot], cos in its first
+        half."""
+        table = self.xp.asarray(table)
+        half = table.shape[1] // 2
+        cos, sin = table[:, None, :half], table[:, None, half:]
+        a, b = x[..., :half], x[..., half : 2 * half]
+        return self.xp.concatenate([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], axis=-1)
+
+    def route(self, logits, top):
+        """Ids [rows, top] int64 and shares of the chosen experts, best first, ties to the lower id."""
+        ids = self.xp.argsort(-logits, axis=1, kind="stable")[:, :top]
+        chosen = self.xp.take_along_axis(logits, ids, axis=1)
+        mass = self.xp.exp(chosen - chosen[:, :1])
+        return ids, mass / mass.sum(axis=1, keepdims=True)
+
+    def experts(self, x, ids, shares, gate_up, down):
+        """The chosen experts' outputs by share, added in ascending id; gate_up [experts, 2 * width, hidden], down
+        [experts, hidden, width]."""
+        out = self.xp.zeros_like(x)
+        for expert in self.xp.unique(ids).tolist():
+            rows, rank = self.xp.nonzero(ids == expert)
+            y = self.swiglu(x[rows] @ gate_up[expert].T) @ down[expert].T
+            # A row names an expert once, so no row is here twice.
+            out[rows] += shares[rows, rank][:, None] * y
+        return out
+
+    def _each(self, function, arrays, states, spans):
+        """``function`` of the rows of every sequence and its state; of one sequence where there are no spans."""
+        check_spans(spans, states, len(arrays[0]))
+        if spans is None:
+            return function(*arrays, states)
+        parts = [function(*(x[mine] for x in arrays), own) for mine, own in zip(spans, states, strict=True)]
+        return parts[0] if len(parts) == 1 else self.xp.concatenate(parts)
+
+    def causal_conv(self, x, taps, past, dilation=1, spans=None):
+        """Causal depthwise convolution of x [rows, channels] by taps [kernel, channels]; ``past`` [(kernel - 1) *
+        dilation, channels] holds the inputs before x and is advanced. With ``spans`` it is a list, one a sequence."""
+        return self._each(lambda x, past: self._causal_conv(x, taps, past, dilation), [x], past, spans)
+
+    def _causal_conv(self, x, taps, past, dilation):
+        rows, taps = len(x), self.xp.asarray(taps)
+        inputs = self.xp.concatenate([past, x])
+        y = sum(inputs[tap * dilation : tap * dilation + rows] * taps[tap] for tap in range(len(taps)))
+        past[...] = inputs[rows:]
+        return y
+
+    def decay_beta(self, a, b, dt_bias, rate):
+        """exp(-rate * softplus(a + dt_bias)) and sigmoid(b): a, b [rows, heads]; dt_bias, rate [heads]."""
+        step = self.xp.logaddexp(a + self.xp.asarray(dt_bias), np.float32(0))
+        return self.xp.exp(-self.xp.asarray(rate) * step), self.sigmoid(b)
+
+    def delta_rule(self, q, k, v, decay, beta, memory, spans=None):
+        """The gated delta rule, row by row: q, k [rows, key heads, key dim], v [rows, heads, value dim], decay and beta
+        [rows, heads]; ``memory`` [heads, key dim, value dim] is advanced. With ``spans`` it is a list, one a sequence.
+        Returns [rows, heads, value dim]."""
+        return self._each(self._delta_rule, [q, k, v, decay, beta], memory, spans)
+
+    def _delta_rule(self, q, k, v, decay, beta, memory):
+        xp = self.xp
+        out, repeat = xp.empty_like(v), memory.shape[0] // q.shape[1]
+        q, k = (xp.repeat(x, repeat, axis=1)[:, :, None] for x in (q, k))
+        for row in range(len(v)):
+            memory *= decay[row][:, None, None]
+            correction = beta[row][:, None] * (v[row] - xp.matmul(k[row], memory)[:, 0])
+            memory += k[row].swapaxes(1, 2) * correction[:, None]
+            out[row] = xp.matmul(q[row], memory)[:, 0]
+        return out
