@@ -64,9 +64,11 @@ def _between(graph, before):
     cupy = compiler.array_module()
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     before()
-    start.record(graph.stream)
-    graph.replay()
-    end.record(graph.stream)
+    # On its own stream a replay has no other to wait for, so nothing else is between the events.
+    with graph.stream:
+        start.record()
+        graph.replay()
+        end.record()
     end.synchronize()
     return cupy.cuda.get_elapsed_time(start, end) * 1e3
 

@@ -123,8 +123,19 @@ def test_append_kv_leaves_rows_beyond_the_capacity_and_refuses_other_geometries(
     assert backend.launches() == launched
     with pytest.raises(ValueError, match="slots"):
         backend.append_kv(x, x, [refused, refused], step_records([0], geometry=odd))
-    with pytest.raises(ValueError, match="k, v"):
-        backend.append_kv(x[..., :8], x, refused, step_records([0], geometry=odd))
+    steps = step_records([0, 1], geometry=odd)
+    x = np.ones((2, 1, 192), np.float32)
+    for arguments, message in (
+        ((x[..., :8].copy(), x, steps), "k: float32"),
+        ((x, x.astype(np.float16), steps), "v: float16"),
+        ((x, np.asfortranarray(x), steps), "v: strides"),
+        ((x, x, steps[:1]), "steps: int32"),
+        ((x, x, np.asfortranarray(steps)), "steps: strides"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            backend.append_kv(*arguments[:2], refused, arguments[2])
+    with pytest.raises(ValueError, match="slots: int64"):
+        backend.append_kv(x, x, [refused, refused], steps, np.zeros(2, np.int64))
 
 
 def make_index(rng, geometry=REAL, blocks=6, **options):
@@ -180,6 +191,9 @@ def test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometri
     same_index(backend, index, on_device)
     odd = Geometry(n_rot=12, idx_dim=128)
     launched = backend.launches()
-    raw = np.zeros((1, 128), np.float32)
-    assert backend.append_index(raw, step_records([0]), backend.to_device(make_index(rng, odd))) is False
+    refused, raw = backend.to_device(make_index(rng, odd)), np.zeros((2, 128), np.float32)
+    assert backend.append_index(raw, step_records([0, 1]), refused) is False
     assert backend.launches() == launched
+    for given, message in ((np.asfortranarray(raw), "raw: strides"), (raw[:, :64].copy(), "raw: float32")):
+        with pytest.raises(ValueError, match=message):
+            backend.append_index(given, step_records([0, 1]), refused)

@@ -6,6 +6,7 @@ every row has read it: after a barrier in a window, which is one thread block, o
 """
 
 from .. import ops
+from .checks import check_array
 from .compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
 from .device import DeviceIndex
 
@@ -109,18 +110,16 @@ def fits(geometry):
 def append_index(raw, steps, index: DeviceIndex):
     """Append the raw indexer key of every row, in order.
 
-    raw    [rows, idx_dim] float32 on the device, neither normed nor rotated
+    raw    [rows, idx_dim] float32 on the device, C-contiguous, neither normed nor rotated
     steps  [rows, 4] int32 on the device; a row with pos -1 appends nothing; positions of one call ascend
     index  a DeviceIndex; a block beyond it is not written
 
-    Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched shapes. Windows of up
+    Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched arrays. Windows of up
     to 8 rows are one launch, longer calls two.
     """
     g, rows = index.geometry, len(raw)
-    if raw.ndim != 2 or raw.shape[1] != g.idx_dim:
-        raise ValueError(f"raw: shape {raw.shape}: must be [rows, {g.idx_dim}]")
-    if steps.shape != (rows, 4):
-        raise ValueError(f"steps: shape {steps.shape}: must be ({rows}, 4)")
+    check_array("raw", raw, "float32", (rows, g.idx_dim), alignment=4)
+    check_array("steps", steps, "int32", (rows, 4), alignment=4)
     if not fits(g):
         return ops.refuse(NAME, "geometry")
     if not rows:

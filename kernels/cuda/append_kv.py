@@ -7,6 +7,7 @@ device, from the step record and the page table, so a captured graph follows bot
 
 from ...reference.formats import GROUP
 from .. import ops
+from .checks import check_array
 from .compiler import (
     cuda,
     device_function,
@@ -209,23 +210,23 @@ def fits(coding, head_dim):
 def append_kv(k, v, kv, steps, slots=None):
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
-    k, v   [rows, n_head_kv, head_dim] float32 on the device, finite; K already normed and rotated by position
+    k, v   [rows, n_head_kv, head_dim] float32 on the device, C-contiguous (as all arrays here), finite; K already
+           normed and rotated by position
     kv     a DeviceKV, or a list of them with ``slots`` [rows] int32 (on the device) naming each row's
     steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, writes nothing
 
-    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched shapes. Nothing is
+    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays. Nothing is
     synchronised, so values that no scale can hold are not reported: their scale is infinite and their codes are 0.
     """
     kvs = [kv] if isinstance(kv, DeviceKV) else list(kv)
     g, rows = kvs[0].geometry, len(k)
-    if k.shape != (rows, g.n_head_kv, g.head_dim) or v.shape != k.shape:
-        raise ValueError(f"k, v: {k.shape}, {v.shape}: must both be [rows, {g.n_head_kv}, {g.head_dim}]")
-    if steps.shape != (rows, 4):
-        raise ValueError(f"steps: shape {steps.shape}: must be ({rows}, 4)")
+    for name, array in (("k", k), ("v", v)):
+        check_array(name, array, "float32", (rows, g.n_head_kv, g.head_dim), alignment=4)
+    check_array("steps", steps, "int32", (rows, 4), alignment=4)
     if slots is None and len(kvs) > 1:
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
-    if slots is not None and slots.shape != (rows,):
-        raise ValueError(f"slots: shape {slots.shape}: must be ({rows},)")
+    if slots is not None:
+        check_array("slots", slots, "int32", (rows,), alignment=4)
     sides = {side.coding for one in kvs for side in (one.k, one.v)}
     if any(one.geometry != g for one in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
         return ops.refuse(NAME, "geometry")

@@ -1,12 +1,14 @@
 """Checks of device arrays and schedules that the operations share."""
 
 from ..ops import OPERATIONS
-from .compiler import address
+from .compiler import address, array_module
 
 
 def check_array(name, array, dtype, shape, alignment=16):
     """Raises ValueError unless the device array ``array`` has ``dtype`` and ``shape``, is C-contiguous and starts at a
     multiple of ``alignment`` bytes: 16, as vector loads want it, unless its elements are read one by one."""
+    if not isinstance(array, array_module().ndarray):
+        raise ValueError(f"{name}: {type(array).__name__}: must be an array on the device")
     if array.dtype != dtype or array.shape != tuple(shape):
         raise ValueError(f"{name}: {array.dtype} {array.shape}: must be {dtype} {tuple(shape)}")
     if not array.flags.c_contiguous:

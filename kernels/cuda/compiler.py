@@ -6,6 +6,7 @@ put in here alone; ``simulate.py`` puts its own module in this one's place and r
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
+import os
 import weakref
 from functools import cache
 from types import SimpleNamespace
@@ -25,8 +26,10 @@ from .host import Properties, count_launch, per_device
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
 
-# Small grids are what a decode step needs; the warning would come with every launch.
+# Small grids are what a decode step needs; the warning would come with every launch. Whenever a NUMBA_ variable has
+# changed, the next compilation reads all settings from the environment again, so it must say the same.
 config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
+os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 
 NAME = "numba-cuda"
 
@@ -179,10 +182,13 @@ def launch(kernel, grid, block, args, shared=0, stream=None):
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes with ``shared`` bytes of dynamic shared memory.
 
     ``args``: wrapped or CuPy arrays and numbers. ``stream``: a CuPy stream, the current one when None. Returns at once.
+    Raises ValueError on a NumPy array, which every launch would copy to the device and back.
     """
     cupy = array_module()
     stream = cupy.cuda.get_current_stream() if stream is None else stream
     args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
+    if any(isinstance(x, np.ndarray) for x in args):
+        raise ValueError(f"{kernel.py_func.__name__}: an argument is a NumPy array: must be on the device")
     if shared > STATIC_SHARED:
         set_dynamic_shared(kernel, args, shared)
     count_launch(kernel.py_func.__name__)

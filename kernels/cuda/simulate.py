@@ -20,6 +20,8 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
 ``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
                 and votes order registers, not memory
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
+``device``      an instruction that the simulated device does not have: ``mma`` and ``cp.async`` (sm_80), ``ldmatrix``
+                (sm_75). Nothing older than sm_75 is simulated
 ``python``      any other exception
 
 ``cp.async`` data land at the lane's wait, not before. Blocks run one after another; one that only polls global memory
@@ -45,7 +47,7 @@ import numpy as np
 from . import simulate_memory, simulate_ops, simulate_ptx
 from .host import Properties, count_launch, launches, per_device
 from .simulate_memory import GlobalArray, GlobalMemory, SharedMemory
-from .simulate_run import Block, Dim3, SimulationError, run_grid
+from .simulate_run import Block, Dim3, SimulationError, State, run_grid
 
 __all__ = ["SimulationError", "launch", "launches", "load", "settings"]
 
@@ -91,6 +93,7 @@ def launch(kernel, grid, block, args, shared=0, stream=None):
         own = SharedMemory(shared)
         return Block(kernel.__name__, kernel.py_func, seen, index, grid, block, own, memory, backwards)
 
+    State.capability = settings.properties.compute_capability
     run_grid(start, blocks, settings.order, settings.resident)
 
 

@@ -1,10 +1,12 @@
-"""The simulator's tensor cores: ``mma`` and ``ldmatrix``, with the fragments of the PTX reference (m16n8k32, 8-bit)."""
+"""The simulator's tensor cores: ``mma`` and ``ldmatrix``, with the fragments of the PTX reference (m16n8k32, 8-bit).
+
+The compute capability that each needs is the PTX reference's ("Target ISA notes")."""
 
 import struct
 
 import numpy as np
 
-from .simulate_run import FULL, WARP, State, warp_operation
+from .simulate_run import FULL, WARP, State, requires, warp_operation
 
 _G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
 _BYTE = np.arange(4)
@@ -39,11 +41,13 @@ def mma_u8_m16n8k32(lanes, values):
 
 def mma_s8(*registers):
     """See ``ptx.MATRIX``."""
+    requires((8, 0), "mma.m16n8k32")
     return warp_operation(mma_s8_m16n8k32, FULL, registers)
 
 
 def mma_u8(*registers):
     """See ``ptx.MATRIX``."""
+    requires((8, 0), "mma.m16n8k32")
     return warp_operation(mma_u8_m16n8k32, FULL, registers)
 
 
@@ -83,14 +87,17 @@ def ldmatrix_4_transposed(lanes, addresses):
 
 def ldmatrix_x2(address):
     """See ``ptx.MATRIX``."""
+    requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_2, FULL, address)
 
 
 def ldmatrix_x4(address):
     """See ``ptx.MATRIX``."""
+    requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_4, FULL, address)
 
 
 def ldmatrix_x4_trans(address):
     """See ``ptx.MATRIX``."""
+    requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_4_transposed, FULL, address)

@@ -7,7 +7,7 @@ import numpy as np
 from .simulate_matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
 from .simulate_memory import GlobalArray, SharedArray
 from .simulate_ops import bits, from_bits, int32, int64, uint32
-from .simulate_run import FULL, State, barrier, fault, poll
+from .simulate_run import FULL, State, barrier, fault, poll, requires
 
 _f32 = np.float32
 
@@ -199,6 +199,7 @@ def cp_async_16(shared, address):
 
 def cp_async_16_zfill(shared, address, n):
     """Start a copy of n bytes and 16 - n zeros."""
+    requires((8, 0), "cp.async")
     lane = State.lane
     data, offset = _find(address, n, "asynchronous copy") if n else (b"", 0)
     if address & 15:
@@ -209,6 +210,7 @@ def cp_async_16_zfill(shared, address, n):
 
 def cp_async_commit():
     """Close a group of copies."""
+    requires((8, 0), "cp.async")
     lane = State.lane
     lane.groups.append(lane.open)
     lane.open = []
@@ -216,6 +218,7 @@ def cp_async_commit():
 
 def _wait(left):
     def wait():
+        requires((8, 0), "cp.async")
         lane = State.lane
         cut = max(0, len(lane.groups) - left)
         for group in lane.groups[:cut]:

@@ -22,7 +22,7 @@ FULL = 0xFFFFFFFF
 
 class SimulationError(RuntimeError):
     """A fault in a kernel. ``kind`` is one of: barrier, divergence, unwritten, bounds, alignment, race, overflow,
-    python. The message names kernel, block, lane and source line."""
+    device, python. The message names kernel, block, lane and source line."""
 
     def __init__(self, kind, message):
         super().__init__(f"{kind}: {message}")
@@ -30,11 +30,13 @@ class SimulationError(RuntimeError):
 
 
 class State:
-    """The lane that runs, the scheduler's greenlet, and the count of stores, which tells progress from spinning."""
+    """The lane that runs, the scheduler's greenlet, the count of stores, which tells progress from spinning, and the
+    compute capability of the device that is simulated."""
 
     lane = None
     hub = None
     progress = 0
+    capability = (9, 0)
 
 
 _OWN = {
@@ -59,6 +61,13 @@ def where(lane):
         return "not started"
     frame = kernel_frame(frame)
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def requires(capability, instruction):
+    """A fault unless the simulated device has at least this compute capability."""
+    if State.capability < capability:
+        has, needs = ("sm_{}{}".format(*one) for one in (State.capability, capability))
+        fault("device", f"{instruction} needs {needs} or newer, and this device is {has}")
 
 
 def fault(kind, message, lane=None):

@@ -46,10 +46,7 @@ def captured(call):
 
 
 def replay(graph):
-    """Launch a :class:`qsa.kernels.cuda.device.Graph` after all that went before on any stream, and wait for it: its
-    stream does not wait for the default one, on which buffers are filled."""
-    import cupy
-
-    cupy.cuda.Device().synchronize()
+    """Launch a :class:`qsa.kernels.cuda.device.Graph` and wait for it. The launch itself waits for what the current
+    stream, on which the tests fill buffers, was given before."""
     graph.replay()
     graph.stream.synchronize()

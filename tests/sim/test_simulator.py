@@ -1,6 +1,8 @@
 """The simulator finds what it says it finds: one deliberately wrong kernel per fault, each beside its right form. A
 list of faults, so longer than most files."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from ptx_probe import ROWS, SHARED, build, inputs
@@ -364,6 +366,35 @@ def test_matrix_product_and_its_fragments():
         # The constants went to the four registers: rows g and g + 8, even and odd columns.
         c = np.array([[1, 2], [3, 4]]).repeat(8, 0)[:, [0, 1] * 4]
         assert (out == left.astype(np.int64) @ b.T.astype(np.int64) + c).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "newest_without"),
+    [
+        (lambda base, out: ptx.mma_s8(*[0] * 10), (7, 5)),
+        (lambda base, out: ptx.mma_u8(*[0] * 10), (7, 5)),
+        (lambda base, out: ptx.cp_async_16(base, ptx.global_base(out)), (7, 5)),
+        (lambda base, out: ptx.cp_async_commit(), (7, 5)),
+        (lambda base, out: ptx.cp_async_wait_0(), (7, 5)),
+        (lambda base, out: ptx.ldmatrix_x2(base), (7, 2)),
+        (lambda base, out: ptx.ldmatrix_x4(base), (7, 2)),
+        (lambda base, out: ptx.ldmatrix_x4_trans(base), (7, 2)),
+    ],
+    ids=["mma_s8", "mma_u8", "cp_async", "cp_async_commit", "cp_async_wait", *["ldmatrix"] * 3],
+)
+def test_instructions_that_a_device_does_not_have(call, newest_without):
+    def kernel(out):
+        base, t = ptx.shared_base(cuda.shared.array(0, int32)), cuda.threadIdx.x
+        ptx.st_shared_v4_i32(base + 16 * t, 0, 0, 0, 0)
+        cuda.syncwarp()
+        call(base + 16 * t, out)
+
+    def device(capability):
+        return replace(simulate.settings.properties, compute_capability=capability)
+
+    older, newer = device(newest_without), device({(7, 5): (8, 0), (7, 2): (7, 5)}[newest_without])
+    run(kernel, zeros(), block=32, shared=512, properties=newer)
+    fails("device", kernel, zeros(), block=32, shared=512, properties=older, says="needs sm_.* this device is sm_7")
 
 
 def test_the_same_instructions_as_on_the_device():

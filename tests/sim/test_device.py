@@ -1,0 +1,59 @@
+"""What the device's containers do on the host's side, without a device."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from qsa.kernels.cuda import simulate
+
+device, checks = simulate.load("device"), simulate.load("checks")
+
+
+class Stream:
+    """Notes what it is given, in order."""
+
+    def __init__(self, ptr, said):
+        self.ptr, self.said = ptr, said
+
+    def record(self):
+        self.said.append(("record", self.ptr))
+        return f"event of {self.ptr}"
+
+    def wait_event(self, event):
+        self.said.append((self.ptr, "waits for", event))
+
+    def synchronize(self):
+        raise AssertionError("the host waits")
+
+
+@pytest.mark.parametrize("current", [1, 2], ids=["another stream", "the graph's own"])
+def test_a_replay_waits_for_the_current_stream_and_the_host_for_nothing(current, monkeypatch):
+    said = []
+    graph, stream = device.Graph.__new__(device.Graph), Stream(current, said)
+    graph.stream = Stream(2, said)
+    graph._graph = SimpleNamespace(launch=lambda stream: said.append(("launch", stream.ptr)))
+    streams = SimpleNamespace(get_current_stream=lambda: stream)
+    monkeypatch.setattr(device, "array_module", lambda: SimpleNamespace(cuda=streams))
+    graph.replay()
+    waits = [("record", 1), (2, "waits for", "event of 1")] if current == 1 else []
+    assert said == [*waits, ("launch", 2)]
+
+
+def test_a_scratch_is_kept_for_each_stream_and_grows(monkeypatch):
+    scratch, stream = device.StreamScratch(), [0]
+    monkeypatch.setattr(device, "stream_key", lambda: stream[0])
+    first = scratch.get((2, 5))
+    assert first.dtype == np.int32 and not first.any()
+    assert scratch.get((1, 3)) is first
+    stream[0] = 1
+    other = scratch.get((2, 5))
+    assert other is not first
+    stream[0] = 0
+    larger = scratch.get((1, 9))
+    assert larger.shape == (2, 9) and scratch.get((2, 5)) is larger
+
+
+def test_what_is_no_array_on_the_device_is_named():
+    with pytest.raises(ValueError, match="steps: list: must be an array on the device"):
+        checks.check_array("steps", [[0, 1, 0, 1]], "int32", (1, 4))
