@@ -33,6 +33,15 @@ class FloatLayers:
             raise ValueError(f"x: shape {x.shape}: must be [rows, {weight.shape[1]}]")
         return x @ weight.T
 
+    def load_table(self, table):
+        """The form of a table that :meth:`embed` takes: as it is, on the host."""
+        return table
+
+    def last_cells(self, steps, cap):
+        """Ids [n, cap] int32 of the last cells of every row, as many as its step's width, then -1."""
+        first, place = steps[:, 1:2] - steps[:, 3:4], self.xp.arange(cap, dtype=np.int32)
+        return self.xp.where(place < steps[:, 3:4], first + place, np.int32(-1))
+
     def embed(self, ids, table):
         """Rows of a table on the host, QuantisedLinear or array of any float dtype: [..., dim] of ``ids`` [...]."""
         ids = np.asarray(ids)

@@ -4,9 +4,10 @@ States are advanced in place; every other input is read only. Weights of ``linea
 ``load_linear``; tables of ``embed`` are read as they are stored.
 """
 
+from ...reference.exact.select import last_cells
 from .experts import experts, route
 from .gates import add, add_gated, inject, mix_streams, ngram_gate, scaled_silu, sigmoid_gate, silu, swiglu
-from .linear import embed, linear, load_linear
+from .linear import embed, linear, load_linear, load_table
 from .norm import gated_norm, l2_norm, rms_norm, rotate
 from .recurrent import causal_conv, decay_beta, delta_rule
 
@@ -21,8 +22,10 @@ __all__ = [
     "gated_norm",
     "inject",
     "l2_norm",
+    "last_cells",
     "linear",
     "load_linear",
+    "load_table",
     "mix_streams",
     "ngram_gate",
     "rms_norm",

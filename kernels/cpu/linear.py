@@ -9,12 +9,12 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from ...reference.exact.linear import COLUMNS, GROUP, embed, padded
+from ...reference.exact.linear import COLUMNS, GROUP, embed, load_table, padded
 from ...reference.exact.scalar import QUERY_BITS
 from .jit import kernel
 from .scalar import NAN, ZERO, power_of_two, rint
 
-__all__ = ["embed", "linear", "load_linear"]
+__all__ = ["embed", "linear", "load_linear", "load_table"]
 
 LANES = GROUP // 4
 INFINITY_BITS = 0x7F800000

@@ -67,11 +67,8 @@ def conv_kernel(taps_count):
             y = float32(0)
             for tap in range(taps_count):
                 place = int32(row + tap * dilation)
-                if place < held:
-                    source = ld_global_f32(history + place * pitch)
-                else:
-                    source = x[begin + place - held, channel]
-                product = libdevice.fmul_rn(source, taps[tap, channel])
+                value = ld_global_f32(history + place * pitch) if place < held else x[begin + place - held, channel]
+                product = libdevice.fmul_rn(value, taps[tap, channel])
                 y = product if tap == 0 else libdevice.fadd_rn(y, product)
             out[begin + row, channel] = one_nan(y)
             row = int32(row + 1)
@@ -79,11 +76,8 @@ def conv_kernel(taps_count):
             # Ascending, so that nothing is overwritten before it has been moved.
             place = int32(0)
             while place < held:
-                source = int32(place + rows)
-                if source < held:
-                    value = ld_global_f32(history + source * pitch)
-                else:
-                    value = x[begin + source - held, channel]
+                later = int32(place + rows)
+                value = ld_global_f32(history + later * pitch) if later < held else x[begin + later - held, channel]
                 st_global_f32(history + place * pitch, value)
                 place = int32(place + 1)
 

@@ -36,11 +36,11 @@ class Inputs(NamedTuple):
     beta: np.ndarray
 
 
-def init_state(config):
-    """The state of a sequence that has not begun: zeros."""
+def init_state(config, to_device):
+    """The state of a sequence that has not begun: zeros, placed by ``to_device``."""
     shape = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
     past = (config.linear_conv_kernel_dim - 1, qkv_width(config))
-    return State(np.zeros(shape, np.float32), np.zeros(past, np.float32))
+    return State(to_device(np.zeros(shape, np.float32)), to_device(np.zeros(past, np.float32)))
 
 
 def load(tensors, layers):
@@ -62,8 +62,10 @@ def forward(x, weights, config, spans, layers, journal=None):
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
     keys, wide, qkv = key_heads * key_dim, heads * value_dim, qkv_width(config)
     projected = layers.linear(x, weights["in"])
-    mixed = [layers.causal_conv(projected[rows, :qkv], weights["conv1d.weight"], state.past) for rows, state in spans]
-    mixed = layers.silu(mixed[0] if len(mixed) == 1 else np.concatenate(mixed))
+    rows, states = [mine for mine, _ in spans], [state for _, state in spans]
+    pasts, memories = [state.past for state in states], [state.memory for state in states]
+    mixed = layers.causal_conv(projected[:, :qkv], weights["conv1d.weight"], pasts, spans=rows)
+    mixed = layers.silu(mixed)
     q = layers.l2_norm(mixed[:, :keys].reshape(n, key_heads, key_dim), np.float32(key_dim**-0.5))
     k = layers.l2_norm(mixed[:, keys : 2 * keys].reshape(n, key_heads, key_dim), np.float32(1))
     v = mixed[:, 2 * keys :].reshape(n, heads, value_dim)
@@ -72,8 +74,7 @@ def forward(x, weights, config, spans, layers, journal=None):
     decay, beta = layers.decay_beta(a, b, weights["dt_bias"], weights["rate"])
     if journal is not None:
         journal.append(Inputs(projected[:, :qkv], k, v, decay, beta))
-    out = [layers.delta_rule(q[rows], k[rows], v[rows], decay[rows], beta[rows], state.memory) for rows, state in spans]
-    out = out[0] if len(out) == 1 else np.concatenate(out)
+    out = layers.delta_rule(q, k, v, decay, beta, memories, spans=rows)
     out = layers.gated_norm(out, z, weights["norm.weight"], config.rms_norm_eps, config.output_gate_type)
     return layers.linear(out.reshape(n, wide), weights["out"])
 

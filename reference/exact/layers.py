@@ -6,10 +6,11 @@ bytes do not depend on the rows beside it, and a row that is not finite makes it
 
 from .experts import experts, route
 from .gates import add, add_gated, inject, mix_streams, ngram_gate, scaled_silu, sigmoid_gate, swiglu
-from .linear import embed, linear, load_linear
+from .linear import embed, linear, load_linear, load_table
 from .norm import gated_norm, l2_norm, rms_norm, rotate
 from .recurrent import causal_conv, decay_beta, delta_rule
 from .scalar import silu
+from .select import last_cells
 
 __all__ = [
     "add",
@@ -22,8 +23,10 @@ __all__ = [
     "gated_norm",
     "inject",
     "l2_norm",
+    "last_cells",
     "linear",
     "load_linear",
+    "load_table",
     "mix_streams",
     "ngram_gate",
     "rms_norm",

@@ -122,6 +122,11 @@ def joined(weights):
     return QuantisedLinear(*(np.concatenate(arrays, axis=-2) for arrays in zip(*weights, strict=True)))
 
 
+def load_table(table):
+    """The form in which this backend's :func:`embed` takes a table of rows: as it is."""
+    return table
+
+
 def load_linear(weight):
     """The form in which this backend's :func:`linear` and ``experts`` take a :class:`QuantisedLinear`: as it is."""
     return weight

@@ -31,6 +31,13 @@ class State:
     attention: list
     ple: list
 
+    def advance(self, ids):
+        """Advance what is kept on the host by the tokens ``ids`` [n] int64."""
+        for ple_state in self.ple:
+            if ple_state is not None:
+                ple_state.remember(ids)
+        self.n += len(ids)
+
     def overwritten(self):
         """The arrays that a row changes for good: recurrent memories, convolutions' inputs, PLE's ids, the indexer's
         tails. What else a row writes (K/V, pooled keys) is written again by the row that takes its place."""
@@ -53,6 +60,15 @@ class State:
             array[...] = earlier
 
 
+class Inputs(NamedTuple):
+    """What a run computes from: ``ids`` [n] int64 of all sequences; ``ngrams``, a layer -> the rows [n, heads] int64 of
+    its PLE's table; ``rows``. Made on the host by :meth:`TextModel.inputs`."""
+
+    ids: np.ndarray
+    ngrams: dict
+    rows: qsa.Rows
+
+
 class Output(NamedTuple):
     """``x`` [n, hidden], the mixed rows that the head reads, and ``streams`` [n, hc_count, hidden], the final residual
     streams, which the draft layer reads. float32."""
@@ -70,7 +86,11 @@ class TextModel:
     draft_norm   ``whole`` or ``streams``, see ``reference/mtp.py``; draft_window: cells the draft layer attends to
     backend      the five operations and ``layers``
 
-    ``stored`` are the tensors as the arithmetic keeps them, ``draft`` the draft layer (mtp.Draft) or None.
+    ``stored`` are the tensors as the arithmetic keeps them, ``draft`` the draft layer (mtp.Draft) or None;
+    ``batch_windows``, to be set: whether a run of several sequences selects and attends once for all of them.
+
+    Where the backend has ``to_device``, weights and states lie on its device, and so do the arrays that a run returns;
+    ids, their n-grams and step records are made on the host.
     Raises ValueError when a tensor is missing, extra, misshapen or not finite, when a stored hash constant is not the
     derived one, on an unknown rule or norm, or on sizes outside the arithmetic.
     """
@@ -90,8 +110,10 @@ class TextModel:
         self.config, self.geometry, self.rule, self.backend = config, config.geometry, rule, backend
         self.draft_norm = draft_norm
         self.stored = self.store(tensors)
-        forms = weights.runtime_tensors(self.stored)
-        self.embedding = forms["model.embed_tokens.weight"]
+        self.to_device = getattr(backend, "to_device", _stays)
+        forms = weights.placed(weights.runtime_tensors(self.stored), self.to_device)
+        self.batch_windows = False
+        self.embedding = backend.layers.load_table(forms["model.embed_tokens.weight"])
         self.head = backend.layers.load_linear(forms["lm_head.weight"])
         self.mixer = hyper.load(part(forms, "model.hyper_connection_mixer."), config, backend.layers)
         self.layers = [
@@ -123,7 +145,7 @@ class TextModel:
         if kv_format not in self.kv_formats:
             allowed = ", ".join(self.kv_formats)
             raise ValueError(f"kv_format = {kv_format!r}: the {self.arithmetic} arithmetic takes {allowed}")
-        states = [layer.init_state(capacity, page_size, kv_format) for layer in self.layers]
+        states = [layer.init_state(self.to_device, capacity, page_size, kv_format) for layer in self.layers]
         return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
 
     check_ids = Model.check_ids
@@ -146,6 +168,14 @@ class TextModel:
         Raises ValueError on bad ids, a state given twice or rows beyond a state's capacity, and changes nothing then;
         also when K or V has values that no scale can hold, with the states advanced in part.
         """
+        inputs = self.inputs(ids, states)
+        output = self.compute(inputs._replace(rows=inputs.rows.placed(self.to_device)), states, journal)
+        for mine, state in zip(inputs.rows.spans, states, strict=True):
+            state.advance(inputs.ids[mine])
+        return output
+
+    def inputs(self, ids, states):
+        """:class:`Inputs` of a run, on the host; the states stay as they are. Arguments and errors as :meth:`run`."""
         if len(ids) != len(states) or len({id(state) for state in states}) != len(states):
             raise ValueError(f"ids, states: {len(ids)} and {len(states)}: one row of ids for every state, each its own")
         ids = [self.check_ids(one) for one in ids]
@@ -156,13 +186,24 @@ class TextModel:
         counts = [len(one) for one in ids]
         rows = qsa.rows_of([state.n for state in states], counts, self.geometry, self.rule)
         ids = np.concatenate(ids)
-        embedded = self.backend.layers.embed(ids, self.embedding)
+        ngrams = {
+            index: ple.table_rows(
+                ids, list(zip(rows.spans, (s.ple[index] for s in states), strict=True)), self.config, layer.ple_index
+            )
+            for index, layer in enumerate(self.layers)
+            if layer.ple
+        }
+        return Inputs(ids, ngrams, rows)
+
+    def compute(self, inputs, states, journal=None):
+        """What :meth:`run` does on the device: :class:`Output` of ``inputs``, whose rows lie there; the states but for
+        what :meth:`State.advance` advances on the host. ``ids`` and ``ngrams`` may lie on either side."""
+        embedded = self.backend.layers.embed(inputs.ids, self.embedding)
         streams = np.repeat(embedded[:, None], self.config.hc_count, axis=1)
         for index, layer in enumerate(self.layers):
-            attention, ple_states = [s.attention[index] for s in states], [s.ple[index] for s in states]
-            streams = layer.forward(streams, ids, rows, attention, ple_states, self.rule, journal)
-        for state, count in zip(states, counts, strict=True):
-            state.n += count
+            own = [s.attention[index] for s in states], [s.ple[index] for s in states]
+            options = self.rule, self.batch_windows, journal
+            streams = layer.forward(streams, inputs.ids, inputs.ngrams.get(index), inputs.rows, *own, *options)
         return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
 
     def replay(self, journal, rows, state):
@@ -175,10 +216,21 @@ class TextModel:
         """
         count = rows.stop - rows.start
         steps = step_records(range(state.n, state.n + count), self.rule, self.geometry)
+        self.recompute(journal, rows, self.to_device(steps), state)
+        # Ids are for PLE alone.
+        ids = [entry.ids[rows] for entry in journal if isinstance(entry, ple.Inputs)]
+        state.advance(ids[0] if ids else range(count))
+
+    def recompute(self, journal, rows, steps, state):
+        """What :meth:`replay` does on the device; ``steps``: the rows' step records, there."""
         entries = iter(journal)
         for layer, attention, ple_state in zip(self.layers, state.attention, state.ple, strict=True):
             layer.replay(entries, rows, steps, attention, ple_state)
-        state.n += count
+
+
+def _stays(x):
+    """The placing of a backend whose arrays are the host's."""
+    return x
 
 
 class ExactModel(TextModel):
@@ -215,27 +267,28 @@ class Layer:
             check_buffers(part(tensors, "ple."), config, self.ple_index)
             self.ple = ple.load(part(tensors, "ple."), config, layers)
 
-    def init_state(self, capacity, page_size, kv_format):
+    def init_state(self, to_device, capacity, page_size, kv_format):
         """States of a sequence that has not begun: of the attention, and of PLE or None."""
         if self.linear:
-            attention = deltanet.init_state(self.config)
+            attention = deltanet.init_state(self.config, to_device)
         else:
-            attention = qsa.init_state(self.attention, self.geometry, capacity, page_size, kv_format)
-        return attention, ple.init_state(self.config) if self.ple else None
+            attention = qsa.init_state(self.attention, self.geometry, to_device, capacity, page_size, kv_format)
+        return attention, ple.init_state(self.config, to_device) if self.ple else None
 
-    def forward(self, streams, ids, rows, states, ple_states, rule, journal=None):
-        """Streams [n, hc_count, hidden] after the layer; advances the states. ``journal`` gets one entry of PLE, where
-        there is one, and one of the attention."""
+    def forward(self, streams, ids, ngrams, rows, states, ple_states, rule, together, journal):
+        """Streams [n, hc_count, hidden] after the layer; advances the states. ``journal``, unless None, gets one entry
+        of PLE, where there is one, and one of the attention."""
         config, layers = self.config, self.backend.layers
         if self.ple:
             spans = list(zip(rows.spans, ple_states, strict=True))
-            streams = ple.forward(streams, ids, self.ple, config, self.ple_index, spans, layers, journal)
+            streams = ple.forward(streams, ids, ngrams, self.ple, config, spans, layers, journal)
 
         def attend(x):
             if self.linear:
                 spans = list(zip(rows.spans, states, strict=True))
                 return deltanet.forward(x, self.attention, config, spans, layers, journal)
-            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule, journal=journal)
+            options = {"journal": journal, "together": together}
+            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule, **options)
 
         streams = hyper.through(streams, self.attention_mix, config, layers, attend)
         return hyper.through(streams, self.mlp_mix, config, layers, lambda x: moe.forward(x, self.mlp, config, layers))

@@ -40,7 +40,9 @@ class Draft:
 
     def init_state(self, capacity, page_size=4, kv_format="int8"):
         """The state of a sequence that has not begun: a qsa.State without an index."""
-        return qsa.init_state(self.attention, self.model.geometry, capacity, page_size, kv_format, indexer=False)
+        model = self.model
+        options = capacity, page_size, kv_format
+        return qsa.init_state(self.attention, model.geometry, model.to_device, *options, indexer=False)
 
     def forward(self, streams, next_ids, starts, counts, states, windows=None):
         """Propose tokens for several sequences; the rows of one sequence stand together.
@@ -54,14 +56,27 @@ class Draft:
         Returns ``x`` [n, hidden] float32, of which ``model.logits`` makes the logits of the token after next_ids, and
         the layer's own streams [n, hc_count, hidden] for a further step. Raises ValueError on bad ids or shapes.
         """
-        model = self.model
-        config, layers, eps = model.config, model.backend.layers, model.config.rms_norm_eps
-        ids, n = model.check_ids(next_ids), sum(counts)
-        if len(ids) != n or streams.shape != (n, config.hc_count, config.hidden_size):
-            needed = f"[{n}, {config.hc_count}, {config.hidden_size}]"
-            raise ValueError(f"streams: shape {streams.shape}, {len(ids)} ids: {needed} and {n} are required")
+        ids, rows = self.inputs(streams.shape, next_ids, starts, counts, windows)
+        widest = int(rows.host[:, 3].max())
+        return self.compute(streams, ids, rows.placed(self.model.to_device), states, widest)
+
+    def inputs(self, shape, next_ids, starts, counts, windows=None):
+        """The checked ids and the qsa.Rows, whose widths are those of the windows, of a call of :meth:`forward` with
+        streams of ``shape``; on the host."""
+        model, n = self.model, sum(counts)
+        ids, needed = model.check_ids(next_ids), (n, model.config.hc_count, model.config.hidden_size)
+        if len(ids) != n or shape != needed:
+            raise ValueError(f"streams: shape {shape}, {len(ids)} ids: {list(needed)} and {n} are required")
         rows = qsa.rows_of(starts, counts, model.geometry, model.rule)
         window = self.window if windows is None else np.repeat(np.asarray(windows, np.int32), counts)
+        rows.steps[:, 3] = np.minimum(rows.steps[:, 1], window)
+        return ids, rows
+
+    def compute(self, streams, ids, rows, states, widest):
+        """What :meth:`forward` does on the device, where ``rows`` lie; ``widest``: the largest width that a row's step
+        may have."""
+        model = self.model
+        config, layers, eps, n = model.config, model.backend.layers, model.config.rms_norm_eps, len(streams)
         embedding = layers.rms_norm(layers.embed(ids, model.embedding), self.embedding_norm, eps)
         embedding = layers.linear(embedding, self.fc_embedding)
         normed = streams.reshape(n, -1) if self.whole else streams
@@ -70,7 +85,8 @@ class Draft:
         streams = layers.add(hidden, embedding[:, None])
 
         def attend(x):
-            return qsa.forward(x, self.attention, model.geometry, rows, states, model.backend, window=window)
+            options = {"widest": widest, "together": model.batch_windows}
+            return qsa.forward(x, self.attention, model.geometry, rows, states, model.backend, **options)
 
         streams = hyper.through(streams, self.attention_mix, config, layers, attend)
         streams = hyper.through(

@@ -14,6 +14,15 @@ def selection_key(scores):
     return np.where(np.isnan(scores), np.uint32(0), key)
 
 
+def last_cells(steps, cap):
+    """Ids [n, cap] int32 of the last cells of every row, itself among them: as many as its step's width, then -1.
+
+    steps [n, 4] int32; a row with a width beyond ``cap`` gets the first ``cap`` of them.
+    """
+    first, place = steps[:, 1:2] - steps[:, 3:4], np.arange(cap, dtype=np.int32)
+    return np.where(place < steps[:, 3:4], first + place, np.int32(-1))
+
+
 def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
     """The selected cells of every row, ascending and unique; arguments, result and errors as ``reference.select``.
 

@@ -105,3 +105,14 @@ def runtime_tensors(stored):
         else:
             forms[name] = np.float32(1) + tensor
     return forms
+
+
+def placed(forms, to_device):
+    """Runtime forms whose float32 tensors that multiply element by element are moved by ``to_device``, but for the norm
+    of indexer keys, which a host's Index holds. Matrices and tables are moved by ``load_linear`` and ``load_table``."""
+    return {
+        name: to_device(form)
+        if plain(name, form.shape) and not name.endswith((*INTEGERS, "indexer.k_layernorm.weight"))
+        else form
+        for name, form in forms.items()
+    }
