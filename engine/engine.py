@@ -1,0 +1,250 @@
+"""The engine: requests in, tokens out, step by step."""
+
+import time
+from collections import deque
+
+from . import sampling
+from .batch import Turns, share_rows
+from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
+from .request import MAX_ROWS, checked_request, integer
+from .runner import Runner
+from .slot import Slot
+from .window import run_window
+
+
+class Engine:
+    """Continues texts of one model over a fixed number of slots.
+
+    model      ``reference.exact.TextModel``, as ``load_model`` gives it
+    slots      sequences at a time, at least 1; further requests wait
+    capacity   tokens of a sequence, prompt included; page_size: cells of a page; kv_format: one of the model's
+    chunk      tokens of a prompt read in one step
+    groups     a divisor of slots: a window serves slots of one group, the groups take turns
+    drafter    see ``draft``; by default the model's draft layer, where there is one
+    runner     see ``runner``; makes the model's calls
+
+    Greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or runner. An engine belongs
+    to one thread. Raises ValueError naming an option outside what is allowed.
+    """
+
+    def __init__(
+        self,
+        model,
+        slots=1,
+        capacity=32768,
+        page_size=4,
+        kv_format="int8",
+        chunk=1024,
+        groups=1,
+        *,
+        drafter=None,
+        runner=None,
+    ):
+        slots, groups = integer("slots", slots, 1), integer("groups", groups, 1)
+        self.chunk = integer("chunk", chunk, 1)
+        capacity, page_size = integer("capacity", capacity, 1), integer("page_size", page_size, 1)
+        self._turns = Turns(slots, groups)
+        self.model = model
+        self.runner = Runner(model) if runner is None else runner
+        self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
+        self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
+        self.capacity = capacity
+        self._waiting = deque()
+        self._active = {}
+
+    def submit(
+        self,
+        ids,
+        max_tokens=128,
+        sampling=None,
+        seed=0,
+        acceptance=None,
+        drafting=None,
+        stop=(),
+    ):
+        """Queue a text to be continued; returns its Request.
+
+        ids         prompt, at least one token
+        max_tokens  tokens to emit at most
+        sampling    a Sampling; by default the largest logit, no penalties
+        seed        of what is drawn, 0 to 2^64 - 1; a draw depends on seed and position alone
+        acceptance  of drafts: ``greedy``, ``exact_match`` (the default when something is drawn) or ``rejection``
+        drafting    a Drafting, or None
+        stop        ids after which the text ends; the one that ends it is emitted
+
+        Raises ValueError naming the argument that is outside what is allowed, a text beyond the slots' capacity
+        included; nothing is queued then.
+        """
+        request = checked_request(
+            self.model, ids, self.capacity, max_tokens, sampling, seed, acceptance, drafting, stop
+        )
+        if request.drafts and self.drafter is None:
+            raise ValueError("drafting: the model has no draft layer, and no drafter is given")
+        self._waiting.append(request)
+        return request
+
+    @property
+    def idle(self):
+        """Whether nothing is left to do."""
+        return not self._waiting and not self._active
+
+    def run(self):
+        """Steps until nothing is left."""
+        while not self.idle:
+            self.step()
+
+    def step(self):
+        """Read one chunk of a prompt, or run one window over the decoding slots.
+
+        Returns the requests that gained tokens, ended with this step or not. A request that fails ends as ``failed``
+        with its ``error``, and frees its slot; the others' bytes are what they would have been without it.
+        """
+        self._admit()
+        reading = [one for one in self._active.values() if one.status == "prompt"]
+        decoding = [one for one in self._active.values() if one.status == "decoding"]
+        if not reading and not decoding:
+            return []
+        if self._turns.prompt_now(reading, decoding):
+            return self._read(self._turns.next_prompt(reading))
+        return self._decode(self._turns.next_window(decoding))
+
+    def cancel(self, request):
+        """End ``request`` whatever it is doing, and free its slot. Returns whether there was something to end.
+
+        Raises ValueError on a request of another engine.
+        """
+        if request.ended:
+            return False
+        if request not in self._waiting and self._active.get(request.slot) is not request:
+            raise ValueError("request: not one of this engine")
+        self._end(request, "cancelled")
+        return True
+
+    def _admit(self):
+        while self._waiting:
+            place = self._turns.free_slot(self._active)
+            if place is None:
+                return
+            request = self._waiting.popleft()
+            self.slots[place].reset(request.drafting.window if request.drafting else None)
+            request.slot, request.status = place, "prompt"
+            self._active[place] = request
+
+    def _end(self, request, status, error=None):
+        """The state stays in the slot until another request takes it."""
+        request.status, request.error = status, error
+        if self._active.get(request.slot) is request:
+            del self._active[request.slot]
+        elif request in self._waiting:
+            self._waiting.remove(request)
+
+    def _read(self, request):
+        """One chunk of a prompt; the last one emits the first token."""
+        begin = time.perf_counter()
+        slot = self.slots[request.slot]
+        ids = request.ids[request.read : request.read + self.chunk]
+        start, gained = request.read, []
+        try:
+            output = self.runner.run([ids], [slot])
+            request.read += len(ids)
+            request.statistics.prompt_tokens = request.read
+            if request.read == len(request.ids):
+                _, emitted = sampling.accept(request, self.runner.logits(output.x[-1:]), [], [])
+                request.status = "decoding"
+                request.emit(emitted)
+                gained = [request]
+        except Exception as error:
+            self._end(request, "failed", error)
+        else:
+            next_ids = request.sequence[start + 1 : request.read + 1]
+            self._catch_up([Kept(request, slot, start, output.streams, next_ids)])
+            if request.reason:
+                self._end(request, "finished")
+        request.statistics.prompt_seconds += time.perf_counter() - begin
+        return gained
+
+    def _decode(self, requests):
+        """One window over the slots of ``requests``."""
+        begin = time.perf_counter()
+        shares = share_rows([self._wanted(request) for request in requests])
+        proposals = self._propose(requests, shares)
+        slots = [self.slots[request.slot] for request in requests]
+        ids = [[one.sequence[-1], *proposal.tokens] for one, proposal in zip(requests, proposals, strict=True)]
+        parts = run_window(self.runner, ids, slots)
+        gained, kept = [], []
+        for request, slot, proposal, part in zip(requests, slots, proposals, parts, strict=True):
+            start = len(request.sequence) - 1
+            try:
+                count = self._accept(request, proposal, part)
+            except Exception as error:
+                self._end(request, "failed", error)
+                continue
+            gained.append(request)
+            kept.append(Kept(request, slot, start, part.streams[:count], request.sequence[start + 1 :]))
+        self._catch_up(kept)
+        seconds = time.perf_counter() - begin
+        for request in requests:
+            request.statistics.decode_seconds += seconds
+            if request.reason and not request.ended:
+                self._end(request, "finished")
+        return gained
+
+    def _wanted(self, request):
+        """Rows that the request can use: each emits a token at most."""
+        rows = request.drafting.rows if request.drafts else 1
+        return min(rows, MAX_ROWS, request.max_tokens - len(request.tokens))
+
+    def _accept(self, request, proposal, part):
+        """Settle one slot's rows. Returns how many are kept."""
+        if isinstance(part, Exception):
+            raise part
+        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists)
+        count = request.emit(emitted)
+        part.commit(count)
+        statistics, drafted = request.statistics, len(proposal.tokens)
+        statistics.rounds += 1
+        statistics.drafted += drafted
+        # A stop token among the drafts ends the text before the rest of them.
+        statistics.accepted += min(accepted, count)
+        statistics.rollbacks += count <= drafted
+        return count
+
+    def _propose(self, requests, shares):
+        """A Proposal for every request, of ids in the vocabulary; none where the drafter fails."""
+        proposals = [Proposal() for _ in requests]
+        asked = [
+            (place, Asked(request, self.slots[request.slot], rows - 1))
+            for place, (request, rows) in enumerate(zip(requests, shares, strict=True))
+            if rows > 1
+        ]
+        if not asked:
+            return proposals
+        try:
+            found = self.drafter.propose([one for _, one in asked])
+            for (place, one), proposal in zip(asked, found, strict=True):
+                proposals[place] = self._usable(proposal, one.count)
+        except Exception as error:
+            for place, one in asked:
+                note_failure(one.request, error)
+                proposals[place] = Proposal()
+        return proposals
+
+    def _usable(self, proposal, count):
+        """``proposal`` up to ``count`` drafts, and up to the first one that is no token."""
+        usable = Proposal()
+        for token, listed in zip(proposal.tokens[:count], proposal.lists, strict=False):
+            if not 0 <= token < self.model.config.vocab_size:
+                break
+            usable.add(int(token), listed)
+        return usable
+
+    def _catch_up(self, kept):
+        """Tell the drafter which rows stand, for the requests that it follows."""
+        kept = [one for one in kept if one.request.drafts]
+        if not kept:
+            return
+        try:
+            self.drafter.catch_up(kept)
+        except Exception as error:
+            for one in kept:
+                note_failure(one.request, error)

@@ -1,0 +1,39 @@
+"""One text, start to end."""
+
+from .engine import Engine
+
+
+def generate(
+    model,
+    ids,
+    *,
+    capacity=None,
+    page_size=4,
+    kv_format="int8",
+    chunk=1024,
+    drafter=None,
+    runner=None,
+    max_tokens=128,
+    **options,
+):
+    """Continue ``ids`` in an engine of one slot, which has room for the text unless ``capacity`` says otherwise.
+
+    Arguments as ``Engine`` and ``Engine.submit``. Returns the finished Request. Raises ValueError as they do, and the
+    error of a request that failed.
+    """
+    if capacity is None:
+        capacity = max(1, len(ids) + max_tokens - 1)
+    engine = Engine(
+        model,
+        capacity=capacity,
+        page_size=page_size,
+        kv_format=kv_format,
+        chunk=chunk,
+        drafter=drafter,
+        runner=runner,
+    )
+    request = engine.submit(ids, max_tokens, **options)
+    engine.run()
+    if request.error is not None:
+        raise request.error
+    return request

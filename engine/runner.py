@@ -1,0 +1,47 @@
+"""The model's calls as the engine makes them.
+
+A runner that replays captured graphs takes this one's place by having the same methods.
+"""
+
+from ..reference.exact.model import Output
+
+
+class Runner:
+    """Calls of one ``model`` (``reference.exact.TextModel``) over slots. Nothing is kept between calls."""
+
+    def __init__(self, model):
+        self.model = model
+        self.host = getattr(model.backend, "to_host", lambda x: x)
+        """A backend array as a NumPy array; NumPy's own stay."""
+
+    def run(self, ids, slots, journal=None):
+        """Continue every slot by its entry of ``ids``; as ``TextModel.run``. Returns its Output, backend arrays."""
+        return self.model.run(ids, [slot.state for slot in slots], journal)
+
+    def logits(self, x):
+        """Logits float32 [n, vocab] on the host of mixed rows ``x`` [n, hidden] of the model or of its draft layer."""
+        return self.host(self.model.logits(x))
+
+    def snapshot(self, slot):
+        """What :meth:`restore` needs to take back the rows that follow."""
+        return slot.state.snapshot()
+
+    def restore(self, slot, snapshot):
+        """Take back every row since ``snapshot``."""
+        slot.state.restore(snapshot)
+
+    def replay(self, journal, rows, slot):
+        """Advance a restored slot by the first of its rows in the run that filled ``journal``; as
+        ``TextModel.replay``."""
+        self.model.replay(journal, rows, slot.state)
+
+    def draft(self, streams, next_ids, starts, counts, slots):
+        """Run the draft layer over cells of several slots; arguments as ``mtp.Draft.forward``.
+
+        Returns an :class:`~qsa.reference.exact.model.Output` whose logits propose the token after next_ids.
+        """
+        cells = [slot.draft for slot in slots]
+        for one, start, count in zip(cells, starts, counts, strict=True):
+            one.make_room(start + count)
+        states, windows = [one.state for one in cells], [one.window for one in cells]
+        return Output(*self.model.draft.forward(streams, next_ids, starts, counts, states, windows))

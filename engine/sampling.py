@@ -1,0 +1,70 @@
+"""The sampler as the engine calls it: what a window's rows emit, and what the drafter draws.
+
+Everything between the engine and a sampler passes through here. The rules are those of ``reference/exact/sampler.py``
+and ``reference/exact/speculative.py``: integer masses, so a token never depends on where it was drawn.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..reference.exact import speculative
+from ..reference.exact.sampler import MASS_BITS, distribution, draw, uniform
+from ..reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
+from ..reference.sampler import DRAFTER
+
+ACCEPTANCES = "greedy", "exact_match", "rejection"
+
+
+def _recent(history, options):
+    """The end of ``history`` that the penalties look at."""
+    if options.repeat == 1 and options.frequency == 0 and options.presence == 0:
+        return []
+    return history if options.last_n < 0 else history[max(0, len(history) - options.last_n) :]
+
+
+def accept(request, logits, drafts, lists):
+    """Which of a window's drafts stand, and what it emits.
+
+    logits  [rows, vocab] float32 on the host, of the last token and the drafts
+    drafts  [rows - 1] ids; lists [rows - 1]: what each was drawn from, (ids, masses) or None
+
+    Returns (accepted drafts, emitted ids: accepted + 1 of them). Row t's position is that of its own token, so what it
+    draws depends on no window. Raises ValueError on logits that are NaN or +inf.
+    """
+    options, history = request.sampling, _recent(request.sequence, request.sampling)
+    position = len(request.sequence) - 1
+    if request.acceptance == "greedy":
+        return speculative.greedy(logits, drafts, history, options)
+    if request.acceptance == "exact_match":
+        return speculative.exact_match(logits, drafts, history, options, request.seed, position)
+    return speculative.rejection(logits, drafts, lists, history, options, request.seed, position)
+
+
+def propose(request, logits, drafts):
+    """The next draft after ``drafts``, from the draft layer's ``logits`` [vocab] float32 on the host.
+
+    Under rejection sampling it is drawn from the drafter's own chain, and comes with the list; otherwise it is the most
+    probable token, whatever the temperature: a draw of its own would meet the model's less often.
+
+    Returns (id, list or None, probability of the draft). Raises ValueError on logits that are NaN or +inf.
+    """
+    options, history = request.sampling, _recent(request.sequence + drafts, request.sampling)
+    if request.acceptance == "rejection" and not options.greedy:
+        ids, masses = distribution(logits, history, options)
+        position = len(request.sequence) - 1 + len(drafts)
+        place = draw(masses, uniform(request.seed, position, DRAFTER)[0])
+        return int(ids[place]), (ids, masses), int(masses[place]) / int(masses.sum())
+    ids, _ = distribution(logits, history, replace(options, temperature=0.0))
+    token = int(ids[0])
+    return token, None, probability(logits, token)
+
+
+def probability(logits, token):
+    """The softmax's share of ``token`` in one row of finite or -inf ``logits`` [vocab] float32: a quotient of integer
+    masses, the same number everywhere."""
+    with np.errstate(over="ignore"):
+        s = np.fmax((logits - logits.max()) * LOG2_E, -SCORE_LIMIT)
+    r, n = exp2(s)
+    masses = rounded(r, MASS_BITS + n)
+    return int(masses[token]) / int(masses.sum())

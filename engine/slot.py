@@ -1,0 +1,168 @@
+"""Slot: everything that one sequence leaves behind, as one thing to digest, fork, save and reset."""
+
+import numpy as np
+import xxhash
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ..reference.exact import qsa
+from ..reference.geometry import step_records
+from .cells import DraftCells, copy_pool, read_cells, transfers, write_cells
+
+SAVED_VERSION = 1
+"""Layout of what :meth:`Slot.save` writes."""
+
+
+class Slot:
+    """The state of one sequence: paged K/V and index of every QSA layer, recurrent memories, PLE's history, the draft
+    layer's cells.
+
+    model      a ``reference.exact.TextModel``
+    capacity   cells that fit
+    page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
+
+    ``state`` is the model's own (``reference.exact.model.State``), ``draft`` the :class:`~qsa.engine.cells.DraftCells`
+    or None without a draft layer. Slots share nothing, pages included. Raises ValueError on sizes below 1 or a format
+    that the model does not take.
+    """
+
+    def __init__(self, model, capacity, page_size=4, kv_format="int8"):
+        for name, value in (("capacity", capacity), ("page_size", page_size)):
+            if value < 1:
+                raise ValueError(f"{name} = {value}: must be at least 1")
+        self.model, self.capacity, self.page_size, self.kv_format = model, capacity, page_size, kv_format
+        self.host, self.device = transfers(model.backend)
+        self.state = model.init_state(capacity, page_size, kv_format)
+        self.draft = None
+        if model.draft is not None:
+            self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
+        self._fresh = self.state.snapshot()
+
+    @property
+    def n(self):
+        """Tokens run so far: cells 0 to n - 1 hold them."""
+        return self.state.n
+
+    def steps(self, rows):
+        """Step records int32 [rows, 4] of the next rows."""
+        return step_records(range(self.n, self.n + rows), self.model.rule, self.model.geometry)
+
+    def reset(self, window=None):
+        """Begin a new sequence, whose drafts attend to the last ``window`` cells. Cells are not wiped: no row looks
+        beyond those written since."""
+        self.state.restore(self._fresh)
+        if self.draft is not None:
+            self.draft.reset(window)
+
+    def _indexes(self):
+        """(layer, qsa.State) of every QSA layer."""
+        return [(i, one) for i, one in enumerate(self.state.attention) if isinstance(one, qsa.State)]
+
+    def _arrays(self):
+        """Name -> array on the host of all that the sequence is: cells in its own order, without the draft layer."""
+        arrays = {"n": np.array([self.n], np.int64)}
+        blocks = self.n // self.model.geometry.ratio
+        for layer, one in self._indexes():
+            cells = read_cells(one.kv, 0, self.n, self.host)
+            arrays |= {f"{layer}.{name}": array for name, array in cells.items()}
+            arrays[f"{layer}.pooled"] = self.host(one.index.pooled[:blocks])
+            arrays[f"{layer}.dead"] = self.host(one.index.dead)
+        for place, array in enumerate(self.state.overwritten()):
+            arrays[f"overwritten.{place}"] = self.host(array)
+        return arrays
+
+    def _draft_arrays(self):
+        """The same of the draft layer: the cells that a later row can still attend to; none when some are lost."""
+        cells = self.draft
+        if cells is None or cells.lost or not cells.n:
+            return {}
+        first = max(0, cells.n - cells.window)
+        span = np.array([first, cells.n, cells.window], np.int64)
+        arrays = read_cells(cells.state.kv, first, cells.n, self.host)
+        return {"draft.span": span} | {f"draft.{name}": array for name, array in arrays.items()}
+
+    def digest(self, draft=True):
+        """xxh3_128, in hexadecimal, over every byte of the state: stored K/V codes and scales of its cells in order,
+        pooled keys, tail and dead key, recurrent memories, PLE's history, and with ``draft`` the draft layer's cells.
+
+        Page size, page tables and what lies beyond the sequence do not enter, so it is the same on every backend.
+        """
+        digest = xxhash.xxh3_128()
+        for name, array in (self._arrays() | (self._draft_arrays() if draft else {})).items():
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+        return digest.hexdigest()
+
+    def fork(self):
+        """A slot of its own with a copy of everything here, the indexer's keys included."""
+        other = Slot(self.model, self.capacity, self.page_size, self.kv_format)
+        other.state.restore(self.state.snapshot())
+        for (_, mine), (_, its) in zip(self._indexes(), other._indexes(), strict=True):
+            copy_pool(its.kv, mine.kv)
+            its.index.dead[...], its.index.pooled[...] = mine.index.dead, mine.index.pooled
+        if self.draft is not None:
+            other.draft.copy_from(self.draft)
+        return other
+
+    def save(self):
+        """The state as bytes (a safetensors file) for :meth:`restore`, in a slot of any page size and capacity."""
+        arrays = self._arrays() | self._draft_arrays()
+        if "draft.span" in arrays and self.draft.tip is not None:
+            logits, streams = self.draft.tip
+            arrays |= {"draft.tip_logits": logits, "draft.tip_streams": self.host(streams)}
+        arrays["made_by"] = np.frombuffer(self._maker().encode(), np.uint8)
+        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+
+    def _maker(self):
+        """Who can read what is saved here: the layout, the model's configuration and weights, the K/V format."""
+        model = self.model
+        digest = xxhash.xxh3_128(f"{model.config} {model.rule} {model.draft_norm}".encode())
+        for name, tensor in sorted(model.stored.items()):
+            for array in tensor if isinstance(tensor, tuple) else (tensor,):
+                # A page of every tensor tells two models apart; reading all of a large one would take seconds.
+                digest.update(f"{name} {array.shape} ".encode() + np.ascontiguousarray(array.reshape(-1)[:4096]).data)
+        return f"{SAVED_VERSION} {model.arithmetic} {self.kv_format} {digest.hexdigest()}"
+
+    def restore(self, saved):
+        """Continue the sequence that :meth:`save` gave; what was here is gone.
+
+        Raises ValueError, and changes nothing, when it is no saved state, is another model's or another format's, or
+        has more cells than fit.
+        """
+        try:
+            arrays = load(bytes(saved))
+            maker, n = arrays["made_by"].tobytes().decode(), int(arrays["n"][0])
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise ValueError(f"saved: no state of a slot: {error}") from error
+        if maker != self._maker():
+            raise ValueError(f"saved: made by {maker!r}: this slot reads {self._maker()!r}")
+        if n > self.capacity:
+            raise ValueError(f"saved: {n} cells: the slot holds {self.capacity}")
+        self.reset()
+        for layer, one in self._indexes():
+            names = ("k_codes", "k_scale", "v_codes", "v_scale")
+            write_cells(one.kv, 0, {name: arrays[f"{layer}.{name}"] for name in names}, self.host, self.device)
+            pooled = arrays[f"{layer}.pooled"]
+            one.index.pooled[: len(pooled)] = self.device(pooled)
+            one.index.dead[...] = self.device(arrays[f"{layer}.dead"])
+        for place, array in enumerate(self.state.overwritten()):
+            array[...] = self.device(arrays[f"overwritten.{place}"])
+        self.state.n = n
+        if self.draft is not None:
+            self._restore_draft(arrays, n)
+
+    def _restore_draft(self, arrays, n):
+        cells = self.draft
+        first, end, window = arrays.get("draft.span", np.zeros(3, np.int64)).tolist()
+        cells.reset(window or None)
+        # A slot that was not drafting saved no cells: then nothing is drafted here either.
+        cells.lost = end != n or first > max(0, n - cells.window) or "draft.tip_logits" not in arrays
+        if cells.lost or not n:
+            return
+        cells.make_room(end)
+        stored = {name: arrays[f"draft.{name}"] for name in ("k_codes", "k_scale", "v_codes", "v_scale")}
+        keep = max(first, end - cells.most)
+        stored = {name: array[keep - first :] for name, array in stored.items()}
+        write_cells(cells.state.kv, keep, stored, self.host, self.device)
+        cells.n = n
+        cells.tip = arrays["draft.tip_logits"], self.device(arrays["draft.tip_streams"])
