@@ -106,6 +106,14 @@ def _attend_kernel():
     yield "attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, False), signature, fields
 
 
+def _sample_kernel():
+    from .sample_kernel import TURNS, sampler
+
+    inputs = (_F2, _I2, _I2, _I1, _I1, "uint64[::1]", "int64[::1]")
+    signature = _signature(*inputs, _I2, _I1, _I2, "uint64[:, ::1]", _I1, "UniTuple(int64, 7)")
+    yield "sample", sampler.build(TURNS), signature, {}
+
+
 _MODULES = {
     "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
@@ -114,6 +122,7 @@ _MODULES = {
     "select_kernels": _select_kernels,
     "attend_pieces": _attend_pieces,
     "attend_merge": _attend_merge,
+    "sample_kernel": _sample_kernel,
 }
 """Module of this package that defines kernels -> its rows (name, kernel, signature, fields of :class:`Registered`)."""
 
