@@ -34,7 +34,6 @@ from .attend_scores import (
     load_query,
     load_tile,
     rotate_lanes,
-    scaled,
     store_query,
 )
 from .attend_values import (
@@ -74,6 +73,7 @@ from .ptx import (
     st_shared_v4_f32,
     st_shared_v4_i32,
 )
+from .scalar import scaled
 
 MAX_POOLS = 4
 POOL_FIELDS = 7

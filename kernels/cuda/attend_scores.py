@@ -20,12 +20,11 @@ Nothing in here waits for another warp.
 import numpy as np
 
 from ...reference.exact.attend import NO_CELL
-from ...reference.exact.scalar import EXP2, QUERY_BITS, SCORE_LIMIT
+from ...reference.exact.scalar import SCORE_LIMIT
 from .compiler import cuda, device_function, float32, int32, int64, libdevice
 from .ptx import (
     float_as_int,
     floor_s32,
-    int_as_float,
     ld_global_i32_nc,
     ld_global_v4_f32_nc,
     ld_global_v4_i32_nc,
@@ -33,12 +32,12 @@ from .ptx import (
     ld_shared_i32,
     ld_shared_v4_f32,
     ld_shared_v4_i32,
-    prmt,
     red_shared_max_i32,
     rint_s32,
     st_shared_f32,
     st_shared_i32,
 )
+from .scalar import QUERY_BITS, exponent, rounded_dot, scaled, transpose_bytes
 
 DIM = 256
 HEADS = 12
@@ -58,41 +57,7 @@ FACTOR, POISON = 9, 10
 FULL = 0xFFFFFFFF
 LIMIT = float(SCORE_LIMIT)
 LOG2_UNITS = float(np.float32(np.log2(np.e) / np.sqrt(DIM)))
-C1, C2, C3, C4, C5, C6 = EXP2
 INFINITE = 0x7F800000
-
-
-@device_function
-def pow2(k):
-    """float32 2^k for k in -126..127."""
-    return int_as_float(int32((k + 127) << 23))
-
-
-@device_function
-def scaled(x, k):
-    """float32 x * 2^k rounded once, for k in -250..250 and an x whose half-way product is a normal number or 0."""
-    half = int32(k >> 1)
-    return libdevice.fmul_rn(libdevice.fmul_rn(x, pow2(half)), pow2(int32(k - half)))
-
-
-@device_function
-def exp2_fraction(f):
-    """2^f for f in 0..1: Horner, float32 multiply and add."""
-    r = libdevice.fadd_rn(libdevice.fmul_rn(float32(C6), f), float32(C5))
-    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C4))
-    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C3))
-    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C2))
-    r = libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(C1))
-    return libdevice.fadd_rn(libdevice.fmul_rn(r, f), float32(1))
-
-
-@device_function
-def transpose_bytes(a, b, c, d):
-    """Four words of four bytes, transposed: result i holds byte i of a, b, c and d."""
-    p, q = prmt(a, b, int32(0x5140)), prmt(c, d, int32(0x5140))
-    r, s = prmt(a, b, int32(0x7362)), prmt(c, d, int32(0x7362))
-    low, high = int32(0x5410), int32(0x7632)
-    return prmt(p, q, low), prmt(p, q, high), prmt(r, s, low), prmt(r, s, high)
 
 
 @device_function
@@ -162,11 +127,7 @@ def store_query(queries, at, head, k_groups, limbs, records, lane):
     for distance in (16, 8, 4, 2, 1):
         largest = max(largest, int32(cuda.shfl_xor_sync(FULL, largest, distance)))
     finite = largest < INFINITE
-    e = int32((largest >> 23) - 126)
-    if largest < 0x00800000:
-        e = int32((float_as_int(libdevice.fmul_rn(int_as_float(largest), pow2(64))) >> 23) - 126 - 64)
-    if largest == 0 or not finite:
-        e = int32(0)
+    e = exponent(largest) if finite else int32(0)
     qi = cuda.local.array(4, int32)
     for half in range(2):
         for i in range(4):
@@ -222,19 +183,6 @@ def k_words(raw, pair, step, k_groups):
         return raw[i], raw[i + 16], raw[i + 1], raw[i + 17]
     low, high = raw[pair * 2 + step], raw[8 + pair * 2 + step]
     return nibbles(low), nibbles(high), nibbles(int32(low >> 4)), nibbles(int32(high >> 4))
-
-
-@device_function
-def rounded_dot(low, middle, high):
-    """float32(high * 2^16 + middle * 2^8 + low), rounded once.
-
-    The integer is cut at bit 16 into two parts that a float32 holds exactly (as the mantissa of a large power of two),
-    so the one addition at the end rounds it; a 64-bit conversion would take four times as long.
-    """
-    rest = int32(middle * 256 + low)
-    upper = libdevice.fadd_rn(int_as_float(int32(high + (rest >> 16) + 0x53400000)), float32(-1.5 * 2.0**39))
-    lower = libdevice.fadd_rn(int_as_float(int32((rest & 0xFFFF) | 0x4B000000)), float32(-(2.0**23)))
-    return libdevice.fadd_rn(upper, lower)
 
 
 @device_function

@@ -13,7 +13,7 @@ another warp.
 """
 
 from ...reference.exact.attend import NO_CELL
-from .attend_scores import FULL, HEAD_BYTES, HEADS, exp2_fraction, nibbles, pow2, transpose_bytes
+from .attend_scores import FULL, HEAD_BYTES, HEADS, nibbles
 from .compiler import cuda, device_function, float32, int32, int64, libdevice
 from .ptx import (
     float_as_int,
@@ -29,6 +29,7 @@ from .ptx import (
     st_shared_f32,
     st_shared_v4_f32,
 )
+from .scalar import exp2_fraction, pow2, transpose_bytes
 
 BIAS = 100
 """Exponent added to every power. A weight matters while n + v is at least M_j - 32, an output while M_j - top is at

@@ -7,7 +7,7 @@ float64: where the reference scales by way of float64 to round once, :func:`scal
 
 from ...reference.exact import scalar as exact
 from .compiler import cuda, device_function, float32, int32, libdevice
-from .ptx import float_as_int, floor_s32, int_as_float
+from .ptx import float_as_int, floor_s32, int_as_float, prmt
 
 NAN_BITS = 0x7FC00000
 """The one NaN that exact kernels write; an arithmetic instruction would give 0x7fffffff."""
@@ -17,7 +17,7 @@ LEAST_NORMAL_BITS = 0x00800000
 C1, C2, C3, C4, C5, C6 = exact.EXP2
 L0, L1, L2, L3, L4, L5, L6, L7, L8 = exact.LOG2
 LOG2_E, LN_2, EXP_LIMIT = float(exact.LOG2_E), float(exact.LN_2), float(exact.EXP_LIMIT)
-ROOT_HALF = exact.ROOT_HALF
+ROOT_HALF, QUERY_BITS = exact.ROOT_HALF, exact.QUERY_BITS
 
 EXP_SHIFT = 200
 """Beyond 2^+-200 a fraction in 1..2 is inf or 0 in float32, so :func:`exp` shifts no further."""
@@ -52,6 +52,28 @@ def exponent(magnitude):
     if magnitude < LEAST_NORMAL_BITS:
         e = int32((float_as_int(libdevice.fmul_rn(int_as_float(magnitude), pow2(64))) >> 23) - 126 - 64)
     return e if magnitude != 0 else int32(0)
+
+
+@device_function
+def transpose_bytes(a, b, c, d):
+    """Four words of four bytes, transposed: result i holds byte i of a, b, c and d."""
+    p, q = prmt(a, b, int32(0x5140)), prmt(c, d, int32(0x5140))
+    r, s = prmt(a, b, int32(0x7362)), prmt(c, d, int32(0x7362))
+    low, high = int32(0x5410), int32(0x7632)
+    return prmt(p, q, low), prmt(p, q, high), prmt(r, s, low), prmt(r, s, high)
+
+
+@device_function
+def rounded_dot(low, middle, high):
+    """float32(high * 2^16 + middle * 2^8 + low), rounded once.
+
+    The integer is cut at bit 16 into two parts that a float32 holds exactly (as the mantissa of a large power of two),
+    so the one addition at the end rounds it; a 64-bit conversion would take four times as long.
+    """
+    rest = int32(middle * 256 + low)
+    upper = libdevice.fadd_rn(int_as_float(int32(high + (rest >> 16) + 0x53400000)), float32(-1.5 * 2.0**39))
+    lower = libdevice.fadd_rn(int_as_float(int32((rest & 0xFFFF) | 0x4B000000)), float32(-(2.0**23)))
+    return libdevice.fadd_rn(upper, lower)
 
 
 @device_function
