@@ -15,7 +15,7 @@ from .window import run_window
 class Engine:
     """Continues texts of one model over a fixed number of slots.
 
-    model      ``reference.exact.TextModel``, as ``load_model`` gives it
+    model      ``reference.exact.model.TextModel``, as ``load_model`` gives it
     slots      sequences at a time, at least 1; further requests wait
     capacity   tokens of a sequence, prompt included; page_size: cells of a page; kv_format: one of the model's
     chunk      tokens of a prompt read in one step

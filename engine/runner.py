@@ -3,11 +3,12 @@
 A runner that replays captured graphs takes this one's place by having the same methods.
 """
 
+from ..kernels.switches import switches
 from ..reference.exact.model import Output
 
 
 class Runner:
-    """Calls of one ``model`` (``reference.exact.TextModel``) over slots. Nothing is kept between calls."""
+    """Calls of one ``model`` (``reference.exact.model.TextModel``) over slots. Nothing is kept between calls."""
 
     def __init__(self, model):
         self.model = model
@@ -16,7 +17,11 @@ class Runner:
 
     def run(self, ids, slots, journal=None):
         """Continue every slot by its entry of ``ids``; as ``TextModel.run``. Returns its Output, backend arrays."""
+        self._follow_switches()
         return self.model.run(ids, [slot.state for slot in slots], journal)
+
+    def _follow_switches(self):
+        self.model.batch_windows = switches().batch_qsa_attn
 
     def logits(self, x):
         """Logits float32 [n, vocab] on the host of mixed rows ``x`` [n, hidden] of the model or of its draft layer."""
@@ -40,6 +45,7 @@ class Runner:
 
         Returns an :class:`~qsa.reference.exact.model.Output` whose logits propose the token after next_ids.
         """
+        self._follow_switches()
         cells = [slot.draft for slot in slots]
         for one, start, count in zip(cells, starts, counts, strict=True):
             one.make_room(start + count)

@@ -17,7 +17,7 @@ class Slot:
     """The state of one sequence: paged K/V and index of every QSA layer, recurrent memories, PLE's history, the draft
     layer's cells.
 
-    model      a ``reference.exact.TextModel``
+    model      a ``reference.exact.model.TextModel``
     capacity   cells that fit
     page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
 
@@ -51,6 +51,8 @@ class Slot:
         """Begin a new sequence, whose drafts attend to the last ``window`` cells. Cells are not wiped: no row looks
         beyond those written since."""
         self.state.restore(self._fresh)
+        for _, one in self._indexes():
+            one.index.dead[...] = 0
         if self.draft is not None:
             self.draft.reset(window)
 
@@ -146,7 +148,9 @@ class Slot:
             one.index.pooled[: len(pooled)] = self.device(pooled)
             one.index.dead[...] = self.device(arrays[f"{layer}.dead"])
         for place, array in enumerate(self.state.overwritten()):
-            array[...] = self.device(arrays[f"overwritten.{place}"])
+            stored = arrays[f"overwritten.{place}"]
+            # PLE's ids lie on the host whatever the backend.
+            array[...] = stored if isinstance(array, np.ndarray) else self.device(stored)
         self.state.n = n
         if self.draft is not None:
             self._restore_draft(arrays, n)
