@@ -16,8 +16,12 @@ _HOME = {
     "to_device": "device",
     "to_host": "device",
     "read_kv": "device",
+    "Program": "program",
+    "Staging": "program",
+    "program_stream": "program",
+    "layers": "layers",
 }
-"""Name exported by the backend -> module of this package that defines it."""
+"""Name exported by the backend -> module of this package that defines it; ``layers`` is that module itself."""
 
 __all__ = ["OPERATIONS"]
 
@@ -27,7 +31,8 @@ def _find(name):
     if importlib.util.find_spec(home) is None:
         raise AttributeError(f"{name}: not carried out on CUDA")
     try:
-        return getattr(importlib.import_module(home), name)
+        module = importlib.import_module(home)
+        return module if name == "layers" else getattr(module, name)
     except ModuleNotFoundError as error:
         raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
 

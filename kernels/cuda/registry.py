@@ -114,6 +114,25 @@ def _sample_kernel():
     yield "sample", sampler.build(TURNS), signature, {}
 
 
+def _recurrent():
+    from .recurrent import conv_kernel, decay_beta_kernel, delta_kernel
+
+    states, bounds = "UniTuple(int64, 8)", "UniTuple(int64, 9)"
+    for name, row in (("rows", _F2), ("columns", "float32[:, :]")):
+        signature = _signature(row, _F2, states, bounds, "int64", "int64", _F2)
+        yield f"causal_conv_{name}", conv_kernel.build(4), signature, {}
+        yield f"decay_beta_{name}", decay_beta_kernel, _signature(row, row, _F1, _F1, _F2, _F2), {}
+    for name, value in (("rows", _F3), ("columns", "float32[:, :, :]")):
+        signature = _signature(_F3, _F3, value, _F2, _F2, states, bounds, _F3)
+        yield f"delta_rule_{name}", delta_kernel.build(128, 128, 3), signature, {}
+
+
+def _last_cells():
+    from .last_cells import last_cells_kernel
+
+    yield "last_cells", last_cells_kernel, _signature(_I2, _I2, "int64"), {}
+
+
 _MODULES = {
     "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
@@ -122,6 +141,8 @@ _MODULES = {
     "select_kernels": _select_kernels,
     "attend_pieces": _attend_pieces,
     "attend_merge": _attend_merge,
+    "recurrent": _recurrent,
+    "last_cells": _last_cells,
     "sample_kernel": _sample_kernel,
 }
 """Module of this package that defines kernels -> its rows (name, kernel, signature, fields of :class:`Registered`)."""

@@ -94,8 +94,9 @@ def forward(x, weights, geometry, rows, states, backend, rule="blocks", widest=N
     q, gate = q[:, :, : g.head_dim], q[:, :, g.head_dim :]
     q = layers.rotate(layers.rms_norm(q, weights["q"], g.eps), rows.table)
     k = layers.rotate(layers.rms_norm(k.reshape(n, g.n_head_kv, g.head_dim), weights["k"], g.eps), rows.table)
+    v, raw = _compact(v).reshape(n, g.n_head_kv, g.head_dim), _compact(raw)
     kvs = [state.kv for state in states]
-    _carried_out(backend.append_kv(k, v.reshape(n, g.n_head_kv, g.head_dim), kvs, rows.steps, rows.slots), "append_kv")
+    _carried_out(backend.append_kv(k, v, kvs, rows.steps, rows.slots), "append_kv")
     if widest is None:
         q_idx = layers.rms_norm(q_idx.reshape(n, g.idx_heads, g.idx_dim), weights["q_idx"], g.eps)
         if journal is not None:
@@ -111,6 +112,11 @@ def forward(x, weights, geometry, rows, states, backend, rule="blocks", widest=N
             _carried_out(backend.attend(q[mine], kv, ids[mine], rows.steps[mine], None, out[mine]), "attend")
     out = layers.sigmoid_gate(out, gate)
     return layers.linear(out.reshape(n, g.n_head * g.head_dim), weights["out"])
+
+
+def _compact(x):
+    """``x`` as what appends takes: C-contiguous."""
+    return x if x.flags.c_contiguous else x.copy()
 
 
 def _carried_out(result, operation):
