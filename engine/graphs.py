@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..kernels.switches import switches
-from ..reference.exact import ple, qsa
+from ..reference.exact import qsa
 from ..reference.exact.model import Inputs, Output
 from .request import MAX_ROWS
 from .runner import Runner
@@ -228,9 +228,7 @@ class GraphRunner(Runner):
         for snapshot in pending:
             snapshot.window, snapshot.arrays = window, by_state[id(snapshot.slot.state)]
         if journal is not None and pending:
-            journal += [
-                entry._replace(ids=inputs.ids) if isinstance(entry, ple.Inputs) else entry for entry in result[2]
-            ]
+            journal += [*result[2], inputs.ids]
         self._last = journal, window
         return self._pairs(result)
 

@@ -44,7 +44,7 @@ class FloatLayers:
 
     def embed(self, ids, table):
         """Rows of a table on the host, QuantisedLinear or array of any float dtype: [..., dim] of ``ids`` [...]."""
-        ids = np.asarray(ids)
+        ids = np.asarray(ids if self.xp is np else self.xp.asnumpy(ids))
         rows = dequantise(table.part(ids)) if isinstance(table, QuantisedLinear) else table[ids]
         return self.xp.asarray(np.asarray(rows, np.float32))
 

@@ -68,6 +68,11 @@ class Inputs(NamedTuple):
     ngrams: dict
     rows: qsa.Rows
 
+    def placed(self, to_device):
+        """The same with all arrays moved by ``to_device``."""
+        ngrams = {layer: to_device(rows) for layer, rows in self.ngrams.items()}
+        return Inputs(to_device(self.ids), ngrams, self.rows.placed(to_device))
+
 
 class Output(NamedTuple):
     """``x`` [n, hidden], the mixed rows that the head reads, and ``streams`` [n, hc_count, hidden], the final residual
@@ -169,7 +174,9 @@ class TextModel:
         also when K or V has values that no scale can hold, with the states advanced in part.
         """
         inputs = self.inputs(ids, states)
-        output = self.compute(inputs._replace(rows=inputs.rows.placed(self.to_device)), states, journal)
+        output = self.compute(inputs.placed(self.to_device), states, journal)
+        if journal is not None:
+            journal.append(inputs.ids)
         for mine, state in zip(inputs.rows.spans, states, strict=True):
             state.advance(inputs.ids[mine])
         return output
@@ -196,20 +203,20 @@ class TextModel:
         return Inputs(ids, ngrams, rows)
 
     def compute(self, inputs, states, journal=None):
-        """What :meth:`run` does on the device: :class:`Output` of ``inputs``, whose rows lie there; the states but for
-        what :meth:`State.advance` advances on the host. ``ids`` and ``ngrams`` may lie on either side."""
+        """What :meth:`run` does on the device: :class:`Output` of ``inputs``, which lie there. Of the states it
+        advances all but what :meth:`State.advance` does; ``journal`` gets the layers' entries."""
         embedded = self.backend.layers.embed(inputs.ids, self.embedding)
         streams = np.repeat(embedded[:, None], self.config.hc_count, axis=1)
         for index, layer in enumerate(self.layers):
             own = [s.attention[index] for s in states], [s.ple[index] for s in states]
             options = self.rule, self.batch_windows, journal
-            streams = layer.forward(streams, inputs.ids, inputs.ngrams.get(index), inputs.rows, *own, *options)
+            streams = layer.forward(streams, inputs.ngrams.get(index), inputs.rows, *own, *options)
         return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
 
     def replay(self, journal, rows, state):
         """Advance ``state``, restored to where it was before a :meth:`run`, by the first rows of its sequence there.
 
-        journal  the list that the run filled
+        journal  the list that the run filled: what every layer stored, then the ids
         rows     slice of the run's rows: the sequence's first ones, one or more
 
         The bytes are those of running these rows alone; nothing but recurrences and indexer keys is computed again.
@@ -217,9 +224,7 @@ class TextModel:
         count = rows.stop - rows.start
         steps = step_records(range(state.n, state.n + count), self.rule, self.geometry)
         self.recompute(journal, rows, self.to_device(steps), state)
-        # Ids are for PLE alone.
-        ids = [entry.ids[rows] for entry in journal if isinstance(entry, ple.Inputs)]
-        state.advance(ids[0] if ids else range(count))
+        state.advance(journal[-1][rows])
 
     def recompute(self, journal, rows, steps, state):
         """What :meth:`replay` does on the device; ``steps``: the rows' step records, there."""
@@ -275,13 +280,13 @@ class Layer:
             attention = qsa.init_state(self.attention, self.geometry, to_device, capacity, page_size, kv_format)
         return attention, ple.init_state(self.config, to_device) if self.ple else None
 
-    def forward(self, streams, ids, ngrams, rows, states, ple_states, rule, together, journal):
+    def forward(self, streams, ngrams, rows, states, ple_states, rule, together, journal):
         """Streams [n, hc_count, hidden] after the layer; advances the states. ``journal``, unless None, gets one entry
         of PLE, where there is one, and one of the attention."""
         config, layers = self.config, self.backend.layers
         if self.ple:
             spans = list(zip(rows.spans, ple_states, strict=True))
-            streams = ple.forward(streams, ids, ngrams, self.ple, config, spans, layers, journal)
+            streams = ple.forward(streams, ngrams, self.ple, config, spans, layers, journal)
 
         def attend(x):
             if self.linear:

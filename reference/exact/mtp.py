@@ -58,7 +58,8 @@ class Draft:
         """
         ids, rows = self.inputs(streams.shape, next_ids, starts, counts, windows)
         widest = int(rows.host[:, 3].max())
-        return self.compute(streams, ids, rows.placed(self.model.to_device), states, widest)
+        to_device = self.model.to_device
+        return self.compute(streams, to_device(ids), rows.placed(to_device), states, widest)
 
     def inputs(self, shape, next_ids, starts, counts, windows=None):
         """The checked ids and the qsa.Rows, whose widths are those of the windows, of a call of :meth:`forward` with
@@ -73,8 +74,8 @@ class Draft:
         return ids, rows
 
     def compute(self, streams, ids, rows, states, widest):
-        """What :meth:`forward` does on the device, where ``rows`` lie; ``widest``: the largest width that a row's step
-        may have."""
+        """What :meth:`forward` does on the device, where ``ids`` and ``rows`` lie; ``widest``: the largest width that a
+        row's step may have."""
         model = self.model
         config, layers, eps, n = model.config, model.backend.layers, model.config.rms_norm_eps, len(streams)
         embedding = layers.rms_norm(layers.embed(ids, model.embedding), self.embedding_norm, eps)

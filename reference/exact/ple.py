@@ -1,7 +1,6 @@
 """PLE in the exact arithmetic; formulas as ``reference/ple.py``, whose hash is integer and so is exact as it stands."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -24,14 +23,6 @@ class State:
     def remember(self, ids):
         """Advance ``tokens`` by ``ids`` [n] int64."""
         self.tokens[:] = np.concatenate([self.tokens, ids])[len(ids) :]
-
-
-class Inputs(NamedTuple):
-    """What the history of one call is made of, rows of all its sequences: ``ids`` [n] int64 on the host and ``conv``
-    [n, hc_count * hidden] float32, the convolution's inputs. Enough for :func:`replay`."""
-
-    ids: np.ndarray
-    conv: np.ndarray
 
 
 def init_state(config, to_device):
@@ -60,13 +51,13 @@ def table_rows(ids, spans, config, index):
     return np.concatenate([ngram_rows(ids[mine], state.tokens, config, hash_) for mine, state in spans])
 
 
-def forward(streams, ids, rows, weights, config, spans, layers, journal=None):
-    """The streams with what PLE adds. ``streams`` [n, hc_count, hidden] float32; ``ids`` [n] int64; ``rows`` of
-    :func:`table_rows`.
+def forward(streams, rows, weights, config, spans, layers, journal=None):
+    """The streams with what PLE adds. ``streams`` [n, hc_count, hidden] float32; ``rows`` [n, heads] int64 of
+    :func:`table_rows`, where the table lies.
 
     ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. A list given as ``journal`` gets the
-    call's :class:`Inputs`. Returns float32 [n, hc_count, hidden] and advances the convolutions' inputs; the tokens are
-    for :meth:`State.remember`.
+    convolution's inputs [n, hc_count * hidden] float32, which :func:`replay` takes. Returns float32 [n, hc_count,
+    hidden] and advances the convolutions' histories; the tokens are for :meth:`State.remember`.
     """
     n, eps = len(streams), config.rms_norm_eps
     embedding = layers.embed(rows, weights["table"]).reshape(n, config.ple_embed_dim)
@@ -77,13 +68,13 @@ def forward(streams, ids, rows, weights, config, spans, layers, journal=None):
     gated = layers.ngram_gate(key, query, projected[:, wide:])
     normed = layers.rms_norm(gated, weights["conv"], eps).reshape(n, wide)
     if journal is not None:
-        journal.append(Inputs(ids, normed))
+        journal.append(normed)
     mine, pasts = [mine for mine, _ in spans], [state.past for _, state in spans]
     mixed = layers.causal_conv(normed, weights["conv1d.weight"], pasts, config.ngram_size, spans=mine)
     return layers.add_gated(streams, gated, mixed.reshape(streams.shape))
 
 
-def replay(inputs, rows, weights, config, state, layers):
-    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its :class:`Inputs` alone: the bytes are those
-    that :func:`forward` leaves."""
-    layers.causal_conv(inputs.conv[rows], weights["conv1d.weight"], state.past, config.ngram_size)
+def replay(conv, rows, weights, config, state, layers):
+    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its convolution's inputs alone: the bytes are
+    those that :func:`forward` leaves."""
+    layers.causal_conv(conv[rows], weights["conv1d.weight"], state.past, config.ngram_size)
