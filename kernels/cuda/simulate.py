@@ -47,7 +47,8 @@ import numpy as np
 from . import simulate_memory, simulate_ops, simulate_ptx
 from .host import Properties, count_launch, launches, per_device
 from .simulate_memory import GlobalArray, GlobalMemory, SharedMemory
-from .simulate_run import Block, Dim3, SimulationError, State, run_grid
+from .simulate_run import Block, run_grid
+from .simulate_state import Dim3, SimulationError, State
 
 __all__ = ["SimulationError", "launch", "launches", "load", "settings"]
 

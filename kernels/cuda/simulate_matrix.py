@@ -6,7 +6,8 @@ import struct
 
 import numpy as np
 
-from .simulate_run import FULL, WARP, State, requires, warp_operation
+from .simulate_state import FULL, WARP, State, requires
+from .simulate_sync import warp_operation
 
 _G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
 _BYTE = np.arange(4)

@@ -5,13 +5,15 @@ access is a race when it meets an unordered one of another lane and either write
 ``syncwarp`` alone: a shuffle or a vote exchanges registers and orders no memory (PTX memory consistency model).
 """
 
+import ctypes
 import itertools
+import math
 import struct
 import weakref
 
 import numpy as np
 
-from .simulate_run import State, fault
+from .simulate_state import State, fault
 
 STATIC = 1024
 """First shared address: not 0, so that an address never set is noticed."""
@@ -135,6 +137,16 @@ class SharedMemory:
             self.writers[word] = (lane.index, lane.clock)
 
 
+def _bytes_of(array):
+    """The memory of ``array`` from its first byte to its last, gaps included, as bytes; strides ascend."""
+    if array.flags.c_contiguous:
+        return memoryview(array.reshape(-1).view(np.uint8))
+    if min(array.strides) < 0:
+        return None
+    span = sum(stride * (n - 1) for stride, n in zip(array.strides, array.shape, strict=True)) + array.itemsize
+    return memoryview(np.frombuffer((ctypes.c_ubyte * span).from_address(array.ctypes.data), np.uint8))
+
+
 class GlobalArray:
     """A registered NumPy array as a kernel sees it: bounds and negative indices are checked, stores must fit the dtype.
 
@@ -150,10 +162,27 @@ class GlobalArray:
             info = np.iinfo(array.dtype)
             self.low, self.high = int(info.min), int(info.max)
         self.contiguous = array.flags.c_contiguous
-        self.data = memoryview(array.reshape(-1).view(np.uint8)) if self.contiguous and array.size else None
+        self.data = _bytes_of(array) if array.size else None
 
     def __len__(self):
         return self.shape[0]
+
+    def holds(self, offset, size):
+        """Whether ``size`` bytes at ``offset`` are the array's own, none of them in a gap between its rows."""
+        if self.contiguous:
+            return 0 <= offset <= self.array.nbytes - size
+        if offset < 0:
+            return False
+        axes = sorted(zip(self.strides, self.shape, strict=True), reverse=True)
+        whole = self.array.itemsize
+        if axes[-1][0] == whole:
+            whole *= axes.pop()[1]
+        for stride, n in axes:
+            if n > 1:
+                place, offset = divmod(offset, stride)
+                if place >= n:
+                    return False
+        return offset + size <= whole
 
     def _checked(self, index):
         index = index if type(index) is tuple else (index,)
@@ -218,11 +247,11 @@ class GlobalMemory:
         if array is None and slot >= _PERSISTENT and slot in _tables:
             array = self.register(_tables[slot], slot)
         offset = address - array.address if array is not None else -1
-        if array is None or not 0 <= offset <= array.array.nbytes - size:
-            near = f"array of {array.array.nbytes} bytes, offset {offset}" if array is not None else "no array is there"
+        if array is None or array.data is None or not array.holds(offset, size):
+            near = "no array is there"
+            if array is not None:
+                near = f"array of {array.array.nbytes} bytes, strides {array.strides}, offset {offset}"
             fault("bounds", f"{what} of {size} bytes at global address {address:#x}: {near}")
-        if not array.contiguous:
-            fault("bounds", f"{what} by address in an array that is not contiguous (strides {array.strides})")
         if size and address % (size & -size):
             fault("alignment", f"{what} of {size} bytes at global address {address:#x}")
         return array.data, offset
@@ -241,9 +270,8 @@ class _Flat:
     """Row-major indexing of a small array."""
 
     def __init__(self, shape):
-        self.shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-        self.ndim = len(self.shape)
-        self.size = int(np.prod(self.shape, dtype=np.int64))
+        self.shape = (shape,) if shape.__class__ is int else tuple(shape)
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
 
     def __len__(self):
         return self.shape[0]
@@ -261,20 +289,25 @@ class _Flat:
 
 
 class LocalArray(_Flat):
-    """An array of one lane's own."""
+    """An array of one lane's own. Kernels keep their registers in such arrays, so one plain index takes a short way."""
 
     def __init__(self, shape, convert):
         super().__init__(shape)
         self.convert, self.values = convert, [None] * self.size
+        self.plain = self.size if self.ndim == 1 else 0
 
     def __getitem__(self, index):
-        value = self.values[self._place(index, "local")]
+        if index.__class__ is int and 0 <= index < self.plain:
+            value = self.values[index]
+        else:
+            value = self.values[self._place(index, "local")]
         if value is None:
             fault("unwritten", f"read of element {index} of a local array")
         return value
 
     def __setitem__(self, index, value):
-        self.values[self._place(index, "local")] = self.convert(value)
+        place = index if index.__class__ is int and 0 <= index < self.plain else self._place(index, "local")
+        self.values[place] = self.convert(value)
 
 
 class SharedArray(_Flat):

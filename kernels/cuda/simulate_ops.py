@@ -5,6 +5,7 @@ them. Floats are NumPy's scalars, rounded once per operation.
 """
 
 import math
+import operator
 import struct
 import sys
 from types import SimpleNamespace
@@ -12,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from .simulate_memory import DYNAMIC, GlobalArray, LocalArray, SharedArray
-from .simulate_run import FULL, WARP, State, barrier, fault, kernel_frame, meet, poll, warp_operation
+from .simulate_state import FULL, WARP, State, fault, kernel_frame
+from .simulate_sync import barrier, meet, poll, warp_operation
 
 _f32 = np.float32
 
@@ -79,16 +81,16 @@ def _convert(dtype):
 
 
 def _take(lanes, values, source):
-    by_lane = {lane.index % WARP: value[0] for lane, value in zip(lanes, values, strict=True)}
+    by_lane = [None] * WARP
+    for lane, value in zip(lanes, values, strict=True):
+        by_lane[lane.index % WARP] = value
     results = []
-    for lane, (own, argument) in zip(lanes, values, strict=True):
+    for lane, (_, argument) in zip(lanes, values, strict=True):
         wanted = source(lane.index % WARP, argument)
-        if wanted is None:
-            results.append(own)
-            continue
-        if wanted not in by_lane:
+        brought = by_lane[wanted] if 0 <= wanted < WARP else None
+        if brought is None:
             fault("divergence", f"shuffle from lane {wanted}, which takes no part", lane)
-        results.append(by_lane[wanted])
+        results.append(brought[0])
     return results
 
 
@@ -99,12 +101,12 @@ def shfl_xor(lanes, values):
 
 def shfl_up(lanes, values):
     """Value of lane - argument, the own one below lane 0."""
-    return _take(lanes, values, lambda i, d: i - d if i >= d else None)
+    return _take(lanes, values, lambda i, d: i - d if i >= d else i)
 
 
 def shfl_down(lanes, values):
     """Value of lane + argument, the own one beyond lane 31."""
-    return _take(lanes, values, lambda i, d: i + d if i + d < WARP else None)
+    return _take(lanes, values, lambda i, d: i + d if i + d < WARP else i)
 
 
 def shfl(lanes, values):
@@ -301,18 +303,35 @@ def bits(x):
     return struct.unpack("<i", struct.pack("<f", x))[0] if x == x else int(_f32(x).view(np.int32))
 
 
+_UINT, _FLOAT = struct.Struct("<I"), struct.Struct("<f")
+_EXPONENT = 0x7F800000
+
+
 def from_bits(x):
     """float32 of int32 bits."""
-    return np.uint32(int(x) & FULL).view(_f32)
+    x = int(x) & FULL
+    if x & _EXPONENT == _EXPONENT:
+        # On the way through a Python float a NaN could change its bits.
+        return np.uint32(x).view(_f32)
+    return _f32(_FLOAT.unpack(_UINT.pack(x))[0])
+
+
+def _rounded(operation):
+    """A function of two float32 that rounds once; others are made float32 before."""
+
+    def function(a, b):
+        if a.__class__ is _f32 and b.__class__ is _f32:
+            return operation(a, b)
+        return operation(_f32(a), _f32(b))
+
+    return staticmethod(function)
 
 
 class Libdevice:
     """The functions of libdevice that kernels use, on float32; each rounds once."""
 
-    fadd_rn = staticmethod(lambda a, b: _f32(a) + _f32(b))
-    fsub_rn = staticmethod(lambda a, b: _f32(a) - _f32(b))
-    fmul_rn = staticmethod(lambda a, b: _f32(a) * _f32(b))
-    fdiv_rn = staticmethod(lambda a, b: _f32(a) / _f32(b))
+    fadd_rn, fsub_rn = _rounded(operator.add), _rounded(operator.sub)
+    fmul_rn, fdiv_rn = _rounded(operator.mul), _rounded(operator.truediv)
     fsqrt_rn = staticmethod(lambda a: np.sqrt(_f32(a)))
     fmaf_rn = fmaf = staticmethod(Cuda.fma)
     floorf = staticmethod(lambda a: np.floor(_f32(a)))

@@ -1,13 +1,15 @@
 """What the simulator puts in the place of ``ptx.py``: the same names and arguments."""
 
 import struct
+from functools import cache
 
 import numpy as np
 
 from .simulate_matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
 from .simulate_memory import GlobalArray, SharedArray
 from .simulate_ops import bits, from_bits, int32, int64, uint32
-from .simulate_run import FULL, State, barrier, fault, poll, requires
+from .simulate_state import FULL, State, fault, requires
+from .simulate_sync import barrier, poll
 
 _f32 = np.float32
 
@@ -142,16 +144,19 @@ def dp4a_u8s8(a, b, c):
     return int32(c + sum(x * y for x, y in zip(_bytes(a, False), _bytes(b, True), strict=True)))
 
 
+@cache
+def _shifts(selector):
+    """For each of four nibbles of a prmt's selector the shift of its byte, and whether its sign is replicated."""
+    return [(8 * (selector >> 4 * i & 7), selector >> 4 * i & 8) for i in range(4)]
+
+
 def prmt(a, b, selector):
     """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
-    pool = (a & FULL) | (b & FULL) << 32
-    result = 0
-    for i in range(4):
-        nibble = selector >> 4 * i & 15
-        byte = pool >> 8 * (nibble & 7) & 255
-        if nibble & 8:
-            byte = 255 if byte & 128 else 0
-        result |= byte << 8 * i
+    pool, result, at = (a & FULL) | (b & FULL) << 32, 0, 0
+    for shift, sign in _shifts(selector):
+        byte = pool >> shift & 255
+        result |= (-(byte >> 7) & 255 if sign else byte) << at
+        at += 8
     return int32(result)
 
 
