@@ -6,8 +6,8 @@ from collections import deque
 from . import sampling
 from .batch import Turns, share_rows
 from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
+from .graphs import make_runner
 from .request import MAX_ROWS, checked_request, integer
-from .runner import Runner
 from .slot import Slot
 from .window import run_window
 
@@ -21,7 +21,7 @@ class Engine:
     chunk      tokens of a prompt read in one step
     groups     a divisor of slots: a window serves slots of one group, the groups take turns
     drafter    see ``draft``; by default the model's draft layer, where there is one
-    runner     see ``runner``; makes the model's calls
+    runner     see ``runner`` and ``graphs``; makes the model's calls
 
     Greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or runner. An engine belongs
     to one thread. Raises ValueError naming an option outside what is allowed.
@@ -45,7 +45,7 @@ class Engine:
         capacity, page_size = integer("capacity", capacity, 1), integer("page_size", page_size, 1)
         self._turns = Turns(slots, groups)
         self.model = model
-        self.runner = Runner(model) if runner is None else runner
+        self.runner = make_runner(model) if runner is None else runner
         self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
         self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
         self.capacity = capacity

@@ -273,3 +273,8 @@ class GraphRunner(Runner):
         key = "draft", tuple(counts), tuple(id(one.state) for one in cells)
         call = self._call(key, lambda: DraftCall(self, streams.shape, ids, rows, cells))
         return self._pairs(call.run(streams, ids, rows))
+
+
+def make_runner(model):
+    """The runner for ``model``: with captured graphs where its backend has programs."""
+    return GraphRunner(model) if hasattr(model.backend, "Program") else Runner(model)

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .graphs import make_runner
 from .request import MAX_ROWS, integer
-from .runner import Runner
 from .slot import Slot
 from .window import run_window
 
@@ -48,7 +48,7 @@ def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_
     capacity = len(ids) - 1 if capacity is None else integer("capacity", capacity, 1)
     if len(ids) - 1 > capacity:
         raise ValueError(f"ids: {len(ids)} tokens need {len(ids) - 1} cells: capacity = {capacity}")
-    runner = Runner(model) if runner is None else runner
+    runner = make_runner(model) if runner is None else runner
     return _rows(runner, Slot(model, capacity, page_size, kv_format), ids, rows, chunk is None)
 
 

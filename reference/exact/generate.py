@@ -16,8 +16,8 @@ CHUNK = 1024
 
 
 class Text(NamedTuple):
-    """``tokens`` int32 [count], and ``logits`` float32 [vocab], the row from which the last of them was drawn: it hangs
-    on every cell and every state before it."""
+    """``tokens`` int32 [count], and ``logits`` float32 [vocab], the row of the last of them, which says what would come
+    next: it hangs on every cell and every state."""
 
     tokens: np.ndarray
     logits: np.ndarray
@@ -37,9 +37,7 @@ def generate(model, ids, count, options=GREEDY, seed=0):
     for first in range(0, len(ids), CHUNK):
         output = model.run([ids[first : first + CHUNK]], [state])
     history = ids.tolist()
-    while True:
-        logits = model.logits(output.x[-1:])[0]
-        history.append(sample(logits, history, options, seed, state.n - 1))
-        if len(history) == len(ids) + count:
-            return Text(np.array(history[len(ids) :], np.int32), logits)
+    for _ in range(count):
+        history.append(sample(model.logits(output.x[-1:])[0], history, options, seed, state.n - 1))
         output = model.run([np.array(history[-1:])], [state])
+    return Text(np.array(history[len(ids) :], np.int32), model.logits(output.x[-1:])[0])
