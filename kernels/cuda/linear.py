@@ -104,7 +104,7 @@ def linear(x, weight):
         per_block, tiles, depth = _form(seen.rows, units)
         arrays = [address(one) for one in (weight.codes, weight.scale, limbs, exponents)]
         grid = -(-seen.rows // (COLUMNS * tiles)), -(-units // per_block)
-        sizes = seen.rows, 1, weight.outputs, units, groups
+        sizes = seen.rows, 1, weight.outputs, units, groups, 1
         chosen = matrix_kernel(per_block, tiles, "rows", depth, tensor_cores())
         launch(chosen, grid, THREADS, (*arrays, 0, 0, address(out), *sizes))
     return out

@@ -73,7 +73,7 @@ def matrix_kernel(per_block, tiles, choice, depth, on_tensor_cores):
 
     Grid (blocks, units / per_block), 256 lanes. Addresses of ``codes``, ``scale``, ``limbs``, ``exponents``, ``table``
     (int64 ids for ``each``), ``order`` and ``out`` [rows, outputs]; how many ``rows`` (or pairs), ``per_row``,
-    ``outputs``, ``units`` and ``groups``.
+    ``outputs``, ``units``, ``groups`` and ``matrices``.
     """
     product = mma_s8 if on_tensor_cores else mma_by_dp4a
     each, grouped = choice == "each", choice == "grouped"
@@ -155,7 +155,7 @@ def matrix_kernel(per_block, tiles, choice, depth, on_tensor_cores):
         return libdevice.fadd_rn(even, libdevice.fadd_rn(libdevice.fadd_rn(c1, c5), libdevice.fadd_rn(c3, c7)))
 
     @kernel(launch_bounds=(THREADS, 1 if per_block * tiles > 4 else 2))
-    def matrix(codes, scale, limbs, exponents, table, order, out, rows, per_row, outputs, units, groups):
+    def matrix(codes, scale, limbs, exponents, table, order, out, rows, per_row, outputs, units, groups, matrices):
         columns = cuda.shared.array(places, float32)
         known = cuda.shared.array(known_words, int32)
         thread = int32(cuda.threadIdx.x)
@@ -169,6 +169,8 @@ def matrix_kernel(per_block, tiles, choice, depth, on_tensor_cores):
             which, first, count = int64(record), int64(begin), length
         if count <= 0:
             return
+        # An id outside the table must not lead outside the weights; its caller poisons what comes of it.
+        which = min(max(which, int64(0)), int64(matrices - 1))
         # Of each of the block's rows: its row in the result, or -1, and its e.
         target = shared_base(known)
         if thread < width:
