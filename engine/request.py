@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..reference.exact.mtp import WINDOW
+from ..reference.exact.sampler import constants
 from ..reference.sampler import GREEDY, Sampling
 from .sampling import ACCEPTANCES
 from .statistics import Statistics
@@ -125,6 +126,7 @@ def checked_request(model, ids, capacity, max_tokens, sampling, seed, acceptance
     sampling = GREEDY if sampling is None else sampling
     if not isinstance(sampling, Sampling):
         raise ValueError(f"sampling = {sampling!r}: must be a Sampling")
+    constants(sampling)  # raises on a penalty that float32 cannot hold
     if acceptance is None:
         acceptance = "greedy" if sampling.greedy else "exact_match"
     if acceptance not in ACCEPTANCES:

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..kernels.cpu.accept import NO_DRAFT, emitted, match
+from ..kernels.cpu.sample import check_tokens, sample
 from ..reference.exact import speculative
 from ..reference.exact.sampler import MASS_BITS, distribution, draw, uniform
 from ..reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
@@ -23,6 +25,14 @@ def _recent(history, options):
     return history if options.last_n < 0 else history[max(0, len(history) - options.last_n) :]
 
 
+def _drawn(request, options, logits, drafts):
+    """The tokens int32 [rows] that the rows after the sequence and each of its ``drafts`` draw, or error codes."""
+    recent, rows = _recent(request.sequence, options), np.arange(len(logits))
+    line = np.array([[*recent, *drafts]], np.int32)
+    positions = len(request.sequence) - 1 + rows
+    return sample(logits, options, line, len(recent) + rows, request.seed, positions, slots=0)
+
+
 def accept(request, logits, drafts, lists):
     """Which of a window's drafts stand, and what it emits.
 
@@ -30,15 +40,14 @@ def accept(request, logits, drafts, lists):
     drafts  [rows - 1] ids; lists [rows - 1]: what each was drawn from, (ids, masses) or None
 
     Returns (accepted drafts, emitted ids: accepted + 1 of them). Row t's position is that of its own token, so what it
-    draws depends on no window. Raises ValueError on logits that are NaN or +inf.
+    draws depends on no window. Raises ValueError on a row's logits that are NaN or +inf, unless an earlier row has
+    settled what is emitted.
     """
-    options, history = request.sampling, _recent(request.sequence, request.sampling)
-    position = len(request.sequence) - 1
-    if request.acceptance == "greedy":
-        return speculative.greedy(logits, drafts, history, options)
-    if request.acceptance == "exact_match":
-        return speculative.exact_match(logits, drafts, history, options, request.seed, position)
-    return speculative.rejection(logits, drafts, lists, history, options, request.seed, position)
+    if request.acceptance == "rejection":
+        history, position = _recent(request.sequence, request.sampling), len(request.sequence) - 1
+        return speculative.rejection(logits, drafts, lists, history, request.sampling, request.seed, position)
+    tokens = _drawn(request, request.sampling, logits, drafts)
+    return emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
 
 
 def propose(request, logits, drafts):
@@ -49,15 +58,16 @@ def propose(request, logits, drafts):
 
     Returns (id, list or None, probability of the draft). Raises ValueError on logits that are NaN or +inf.
     """
-    options, history = request.sampling, _recent(request.sequence + drafts, request.sampling)
+    options = request.sampling
     if request.acceptance == "rejection" and not options.greedy:
-        ids, masses = distribution(logits, history, options)
+        ids, masses = distribution(logits, _recent(request.sequence + drafts, options), options)
         position = len(request.sequence) - 1 + len(drafts)
         place = draw(masses, uniform(request.seed, position, DRAFTER)[0])
         return int(ids[place]), (ids, masses), int(masses[place]) / int(masses.sum())
-    ids, _ = distribution(logits, history, replace(options, temperature=0.0))
-    token = int(ids[0])
-    return token, None, probability(logits, token)
+    line = np.array([_recent(request.sequence + drafts, options)], np.int32)
+    tokens = sample(logits[None], replace(options, temperature=0.0), line, line.shape[1], 0, 0, slots=0)
+    check_tokens(tokens)
+    return int(tokens[0]), None, probability(logits, int(tokens[0]))
 
 
 def probability(logits, token):

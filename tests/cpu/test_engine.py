@@ -1,0 +1,211 @@
+"""One text: nothing that speeds decoding up changes it, or the state it leaves."""
+
+import numpy as np
+import pytest
+from engine_models import DRAFTED, VOCAB, Mirror, Scripted, engine_model, plain, prompt
+
+from qsa.engine import Drafting, Engine, Sampling, Slot, generate
+from qsa.engine.runner import Runner
+from qsa.kernels.switches import override
+from qsa.reference import exact
+from qsa.reference.exact.generate import generate as token_by_token
+
+IDS = tuple(prompt(45))
+HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, min_p=0.02)
+PENALISED = Sampling(temperature=1.2, top_k=8, repeat=1.7, presence=0.5, frequency=0.3, last_n=12)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return engine_model()
+
+
+def finished(engine, ids=IDS, **options):
+    """(request, digest of its slot without and with the draft layer's cells) of a text run alone in ``engine``."""
+    request = engine.submit(list(ids), **options)
+    engine.run()
+    assert request.status == "finished", request.error
+    slot = engine.slots[request.slot]
+    return request, slot.digest(draft=False), slot.digest()
+
+
+@pytest.fixture(scope="module")
+def single(model):
+    """(tokens, digest) of 40 tokens decoded one by one, per sampling."""
+    found = {}
+    for sampling in (None, HOT, PENALISED):
+        request, digest, _ = finished(Engine(model, capacity=90), max_tokens=40, sampling=sampling, seed=11)
+        found[sampling] = request.tokens, digest
+    return found
+
+
+@pytest.mark.parametrize("sampling", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
+def test_the_text_is_that_of_the_plainest_loop(model, single, sampling):
+    options = {} if sampling is None else {"options": sampling}
+    text = token_by_token(model, IDS, 40, seed=11, **options)
+    assert single[sampling][0] == text.tokens.tolist()
+
+
+@pytest.mark.parametrize("sampling", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
+@pytest.mark.parametrize("spec, chunk, page_size", [(2, 1, 4), (4, 7, 64), (8, 1000, 1)])
+def test_windows_chunks_and_pages_change_neither_text_nor_state(model, single, sampling, spec, chunk, page_size):
+    """Known faults A17, A18, C6. Drafts right and wrong at every place of a window, some windows without drafts."""
+    tokens, digest = single[sampling]
+    drafter = Scripted({IDS: tokens}, wrong=range(2, 40, 5), rest=6)
+    engine = Engine(model, 1, 90, page_size, chunk=chunk, drafter=drafter)
+    request, own, _ = finished(engine, max_tokens=40, sampling=sampling, seed=11, drafting=Drafting(spec))
+    assert request.tokens == tokens and own == digest
+    counts = request.statistics
+    assert counts.accepted > 0 and counts.rollbacks > 0 and counts.rejected > 0 and counts.rounds < 39
+    assert counts.tokens == 40 and counts.drafted == counts.accepted + counts.rejected
+    assert engine.slots[0].n == len(IDS) + 39
+
+
+@pytest.mark.parametrize("spec", [1, 2, 4, 8])
+def test_the_draft_layer_changes_neither_text_nor_state(model, single, spec):
+    request, digest, _ = finished(Engine(model, capacity=90), max_tokens=40, drafting=Drafting(spec))
+    assert (request.tokens, digest) == single[None] and request.draft_error is None
+    assert (request.statistics.rollbacks > 0) == (spec > 1)
+
+
+@pytest.mark.parametrize("switch", ["split_attn", "batch_qsa_attn", "topk_scan", "scores_transposed", "merge_active"])
+def test_switches_change_neither_text_nor_state(model, switch):
+    def three():
+        engine = Engine(model, 3, 90)
+        requests = [engine.submit(prompt(40 + i, i), 12, drafting=DRAFTED) for i in range(3)]
+        engine.run()
+        return [(request.tokens, engine.slots[request.slot].digest()) for request in requests]
+
+    before = three()
+    with override(**{switch: True}):
+        assert three() == before
+
+
+def test_numpy_and_numba_give_the_same_text_and_state(single):
+    drafter = Scripted({IDS: single[HOT][0]}, wrong=(3, 9, 10))
+    engine = Engine(engine_model(exact), 1, 60, drafter=drafter)
+    options = {"max_tokens": 12, "sampling": HOT, "seed": 11, "drafting": DRAFTED}
+    request, _, digest = finished(engine, **options)
+    drafter = Scripted({IDS: single[HOT][0]}, wrong=(3, 9, 10))
+    other = finished(Engine(engine_model(), 1, 90, drafter=drafter), **options)
+    assert request.tokens == other[0].tokens == single[HOT][0][:12] and digest == other[2]
+    assert request.statistics.accepted == other[0].statistics.accepted > 0
+
+
+@pytest.mark.parametrize("acceptance", ["rejection", "exact_match", "greedy"])
+def test_a_drafter_that_is_the_model_is_never_rejected(model, acceptance):
+    """Known fault B1: its forks, the indexer's keys included, say what the slot itself will say."""
+    sampling = None if acceptance == "greedy" else HOT
+    engine = Engine(model, 1, 90, drafter=Mirror(model))
+    options = {"max_tokens": 33, "sampling": sampling, "seed": 3, "acceptance": acceptance}
+    request, *_ = finished(engine, drafting=Drafting(8), **options)
+    counts = request.statistics
+    assert counts.accepted == counts.drafted == 28 and counts.rounds == 4 and counts.tokens_per_round == 8
+
+
+def test_rejection_sampling_keeps_to_the_accepted_text(model):
+    """What a window leaves under rejection sampling is the state of its own text decoded row by row."""
+    request, digest, _ = finished(
+        Engine(model, capacity=90), max_tokens=40, sampling=HOT, seed=5, acceptance="rejection", drafting=DRAFTED
+    )
+    assert request.statistics.accepted > 0 and request.statistics.rollbacks > 0
+    slot, runner = Slot(model, 90), Runner(model)
+    runner.run([list(IDS)], [slot])
+    for token in request.tokens[:-1]:
+        runner.run([[token]], [slot])
+    assert slot.digest(draft=False) == digest
+
+
+def test_stop_tokens_end_a_text_wherever_they_stand_in_a_window(model, single):
+    """The stop token is emitted; drafts accepted behind it are not, and leave no trace."""
+    tokens, _ = single[None]
+    for place in range(3, 11):
+        stop = tokens[place]
+        first = tokens.index(stop)
+        digests = set()
+        for drafter, drafting in ((None, None), (Scripted({IDS: tokens}), Drafting(8))):
+            engine = Engine(model, 1, 90, drafter=drafter)
+            request, digest, _ = finished(engine, max_tokens=40, stop=[stop], drafting=drafting)
+            assert request.tokens == tokens[: first + 1] and request.reason == "stop"
+            assert engine.slots[0].n == len(IDS) + first
+            digests.add(digest)
+        assert len(digests) == 1
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 8, 9, 10])
+def test_a_text_has_its_length_and_no_more_drafts_than_fit(model, single, max_tokens):
+    engine = Engine(model, 1, len(IDS) + max_tokens - 1, drafter=Scripted({IDS: single[None][0]}))
+    request, *_ = finished(engine, max_tokens=max_tokens, drafting=Drafting(8))
+    assert request.tokens == single[None][0][:max_tokens] and request.reason == "length"
+    assert (
+        request.statistics.drafted == request.statistics.accepted == max(0, max_tokens - 1 - request.statistics.rounds)
+    )
+
+
+def test_a_seed_makes_a_text_and_another_one_another(model, single):
+    texts = [generate(model, IDS, max_tokens=20, sampling=HOT, seed=seed).tokens for seed in (11, 11, 12)]
+    assert texts[0] == texts[1] == single[HOT][0][:20] != texts[2]
+
+
+def test_statistics_tell_what_happened(model, single):
+    drafter = Scripted({IDS: single[None][0]}, wrong=(2,))
+    request, *_ = finished(Engine(model, 1, 90, chunk=20, drafter=drafter), max_tokens=10, drafting=DRAFTED)
+    counts = request.statistics
+    # The windows emit tokens 1 and 2, the wrong draft's place; 3 to 6; 7 to 9, for which two drafts are enough.
+    assert (counts.prompt_tokens, counts.tokens, counts.rounds) == (45, 10, 3)
+    assert (counts.drafted, counts.accepted, counts.rejected, counts.rollbacks) == (8, 6, 2, 1)
+    assert counts.tokens_per_round == 3 and counts.acceptance == 0.75
+    assert counts.prompt_seconds > 0 and counts.ms_per_round == pytest.approx(1000 * counts.decode_seconds / 3)
+    assert counts.tokens_per_second == pytest.approx(9 / counts.decode_seconds)
+    # The drafter has heard of every cell, once, in order: chunk by chunk, then window by window.
+    assert [(start, rows) for _, start, rows in drafter.kept] == [(0, 20), (20, 20), (40, 5), (45, 2), (47, 4), (51, 3)]
+
+
+def test_nothing_is_asked_that_cannot_be(model):
+    engine = Engine(model, 1, 50)
+    bare = Engine(engine_model(draft=False), 1, 50)
+    good = {"ids": [1, 2], "max_tokens": 4}
+    for change, message in (
+        ({"ids": []}, "ids: shape"),
+        ({"ids": [1, VOCAB]}, f"ids: {VOCAB}: 0 to {VOCAB - 1}"),
+        ({"ids": [0.5]}, "ids: dtype"),
+        ({"ids": list(IDS), "max_tokens": 7}, "51 cells: a slot holds 50"),
+        ({"max_tokens": 0}, "max_tokens = 0"),
+        ({"max_tokens": True}, "max_tokens = True"),
+        ({"sampling": 0.7}, "sampling = 0.7"),
+        ({"sampling": Sampling(repeat=1e-320)}, "repeat = 1e-320"),
+        ({"acceptance": "lenient"}, "acceptance = 'lenient': allowed are greedy, exact_match, rejection"),
+        ({"acceptance": "greedy", "sampling": HOT}, "temperature = 1.5"),
+        ({"seed": -1}, "seed = -1"),
+        ({"stop": [VOCAB]}, f"stop = {VOCAB}"),
+        ({"drafting": 4}, "drafting = 4"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            engine.submit(**good | change)
+    with pytest.raises(ValueError, match="no draft layer"):
+        bare.submit(**good, drafting=DRAFTED)
+    assert engine.idle and bare.idle
+    bare.submit(**good, drafting=Drafting(1))
+    bare.run()
+    for options, message in (
+        ({"slots": 0}, "slots = 0"),
+        ({"slots": 4, "groups": 3}, "groups = 3: must divide slots = 4"),
+        ({"capacity": 0}, "capacity = 0"),
+        ({"page_size": 0}, "page_size = 0"),
+        ({"chunk": 0}, "chunk = 0"),
+        ({"kv_format": "fp16"}, "kv_format = 'fp16'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Engine(model, **{"capacity": 8} | options)
+    for options in ({"spec": 0}, {"spec": 9}, {"max_t": 0}, {"min_p": 1.1}, {"min_p": float("nan")}, {"window": 0}):
+        (name,) = options
+        with pytest.raises(ValueError, match=f"{name} = "):
+            Drafting(**options)
+    with pytest.raises(ValueError, match="51 cells"):
+        generate(model, list(IDS), max_tokens=7, capacity=50)
+
+
+def test_logits_do_not_depend_on_what_is_sampled_from_them(model):
+    """The helper's plain runs and the engine's agree, so that other tests may lean on them."""
+    assert plain(IDS, 10).tokens == plain(IDS, 30).tokens[:10]
+    assert np.unique(plain(IDS, 30).tokens).size > 10
