@@ -40,8 +40,18 @@ BACKENDS = {"cpu": "qsa.kernels.cpu", "cuda": "qsa.kernels.cuda", "exact": "qsa.
 MAX_SPLITS = 20
 """Splits of one row at most in the split schedule (design section 8)."""
 
+WINDOW_ROWS = 8
+"""Rows of a window: a call of more is a prompt's, which the switch of the split schedule leaves alone (section 8)."""
+
 _refusals = Counter()
 _lock = threading.Lock()
+
+
+def check_schedule(operation, schedule):
+    """Raises ValueError unless ``schedule`` is one of ``operation``'s."""
+    allowed = OPERATIONS[operation].schedules
+    if schedule not in allowed:
+        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(allowed)}")
 
 
 def refuse(operation, reason):

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...reference.attend import check_attend
 from ...reference.formats import rotate
-from ..ops import MAX_SPLITS, OPERATIONS, refuse
+from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float
 
@@ -16,13 +16,14 @@ SCRATCH = 64 << 20
 """Bytes of scratch in one launch at most, unless a single row needs more; further rows take further launches."""
 
 
-def _settled(schedule, splits, arithmetic):
+def _settled(schedule, splits, arithmetic, rows):
     """The three keyword arguments with their defaults filled in; splits is None outside the split schedule."""
     arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     if arithmetic not in ARITHMETICS:
         raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
     if schedule is None:
-        schedule = "split" if switches().split_attn or splits is not None else "batch"
+        switched = switches().split_attn and rows <= WINDOW_ROWS
+        schedule = "split" if switched or splits is not None else "batch"
     if schedule not in OPERATIONS["attend"].schedules:
         raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(OPERATIONS['attend'].schedules)}")
     if splits is None:
@@ -61,9 +62,10 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=Non
     ids         [rows, cap] int32; -1, and cells whose page is not resident, are not selected
     steps       [rows, 4] int32
     out         [rows, n_head, head_dim] of any layout, or None
-    schedule    ``batch``, ``step``, ``split``, ``multi`` or ``prompt``; by default ``split`` when the switch split_attn
-                is on or ``splits`` is given, else ``batch``. No schedule changes a bit of the exact arithmetic; in the
-                float arithmetic ``split`` differs from the others by rounding.
+    schedule    ``batch``, ``step``, ``split``, ``multi`` or ``prompt``; by default ``split`` when ``splits`` is given,
+                or when the switch split_attn is on and the call has the rows of a window (8 at most), else ``batch``.
+                No schedule changes a bit of the exact arithmetic; in the float arithmetic ``split`` differs from the
+                others by rounding.
     splits      1 to MAX_SPLITS, for the split schedule alone; MAX_SPLITS by default
     arithmetic  ``exact`` or ``float``; by default the switch's
 
@@ -73,7 +75,7 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=Non
     mismatched shapes or keyword arguments that do not fit, IndexError on an id beyond the capacity; nothing is written
     then. Source: design sections 4 and 8.
     """
-    schedule, splits, arithmetic = _settled(schedule, splits, arithmetic)
+    schedule, splits, arithmetic = _settled(schedule, splits, arithmetic, len(q))
     q = np.ascontiguousarray(q, np.float32)
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
     reason = _refusal(kvs, arithmetic)

@@ -160,13 +160,24 @@ def test_the_split_switch_differs_by_rounding():
     one = FloatModel(config, random_tensors(config, 3), backend=cpu)
     ids = (np.random.PCG64(6).random_raw(1400) % np.uint64(97)).astype(np.int64)
     # fp16: an int8 code that falls the other way would be a larger difference than any rounding.
-    plain = run(one, ids, [1400], "fp16")
+    cuts = [1280, *[8] * 15]
+    plain = run(one, ids, cuts, "fp16")
     with override(split_attn=True):
-        split = run(one, ids, [1400], "fp16")
+        split = run(one, ids, cuts, "fp16")
     assert np.array_equal(plain[:1280], split[:1280]) and not np.array_equal(plain[1280:], split[1280:])
     off = error(split[1280:], plain[1280:])
     assert np.median(off) <= 2e-6 and off.max() <= 1e-3
     assert abs((nll(split, ids) - nll(plain, ids)).mean()) <= 1e-6
+
+
+def test_the_split_switch_leaves_prompts_alone():
+    """More rows than a window has are a prompt's."""
+    config = replace(SMALL_CONFIG, indexer_budget=2048)
+    one = FloatModel(config, random_tensors(config, 3), backend=cpu)
+    ids = (np.random.PCG64(6).random_raw(1400) % np.uint64(97)).astype(np.int64)
+    plain = run(one, ids, [1400], "fp16")
+    with override(split_attn=True):
+        assert np.array_equal(plain, run(one, ids, [1400], "fp16"))
 
 
 def test_the_switch_does_not_change_a_models_arithmetic(model, reference, ids):
