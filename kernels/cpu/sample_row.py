@@ -109,7 +109,7 @@ def _largest(bits, tops, k):
     """(values float32, ids int32) of the ``k`` greatest, descending, ties to the lower id, -inf left out."""
     bound = LEAST_POSSIBLE
     if tops.size > k:
-        bound = max(bound, np.partition(tops, tops.size - k)[tops.size - k])
+        bound = max(bound, threshold(tops, k)[0])
     keys, ids = _gather(bits, tops, bound)
     k = min(k, ids.size)
     limit, equal = threshold(keys, k)

@@ -16,7 +16,7 @@ The order, the options, the uniform numbers and their purposes are those of ``re
 7. The masses at the temperature. The draw takes the first token whose cumulative mass, times 2^24, exceeds u times the
    sum, u being a whole number of 24 bits.
 
-Sums of masses are exact, so no order and no cut of them matters; a vocabulary of up to 2^22 tokens stays below 2^62.
+Sums of masses are exact, so no order and no cut of them matters; those of up to 2^22 tokens stay at 2^62 or below.
 
 Against float64 on the same penalised logits a mass is off by at most e(s) = 1.2e-7 + |s| * ln2 * 3 * 2^-24, relative
 (exp2; the roundings of difference, scale and product), and by half a unit, 2^-41 of the first one. So no event's
@@ -44,7 +44,7 @@ U_BITS = 24
 TOP_P_BITS = 30
 
 MOST_TOKENS = 1 << 22
-"""Vocabulary up to which sums of masses stay below 2^62, and their products with masses and u below 2^128."""
+"""Vocabulary up to which sums of masses stay at 2^62 or below, and their products with masses and u below 2^128."""
 
 LARGEST = np.finfo(np.float32).max
 LEAST_NORMAL = np.finfo(np.float32).tiny
@@ -90,10 +90,11 @@ WORDS = len(Constants._fields)
 
 def constants(options: Sampling):
     """:class:`Constants` of ``options``. Raises ValueError on a penalty that float32 cannot hold."""
-    for name, least in (("repeat", LEAST_NORMAL), ("frequency", -LARGEST), ("presence", -LARGEST)):
+    most, normal = float(LARGEST), float(LEAST_NORMAL)
+    for name, least in (("repeat", normal), ("frequency", -most), ("presence", -most)):
         value = getattr(options, name)
-        if not least <= value <= LARGEST:
-            raise ValueError(f"{name} = {value!r}: must be from {least} to {LARGEST} in the exact arithmetic")
+        if not least <= float(value) <= most:
+            raise ValueError(f"{name} = {value!r}: must be from {least} to {most} in the exact arithmetic")
     penalties = [np.float32(getattr(options, name)) for name in ("repeat", "frequency", "presence")]
     last_n = min(options.last_n, INT32_MAX)
     whole = 1 << TOP_P_BITS
@@ -109,7 +110,7 @@ def constants(options: Sampling):
         last_n,
         np.float32(log2(np.float32(options.min_p))),
         # Clamped: a tiny temperature leaves the largest logits alone, a huge one makes all alike.
-        np.float32(min(max(scale, np.float64(LEAST_NORMAL)), np.float64(LARGEST))),
+        np.float32(min(max(scale, normal), most)),
         *penalties,
     )
 

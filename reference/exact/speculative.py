@@ -5,7 +5,7 @@ stands when u * q_d * S_p < p_d * S_q * 2^24; the residual of token i is max(0, 
 S_p * S_q that both lists share. All of it is exact, so two corners of the float rule do not exist here: a residual of
 nothing means that the lists are equal, and then every u has accepted.
 
-With masses of at most 2^40 and sums below 2^62 every product stays below 2^127, which kernels carry in two words.
+With masses of at most 2^40 and sums of at most 2^62 every product stays below 2^127, which kernels carry in two words.
 """
 
 from functools import partial
