@@ -9,7 +9,7 @@ import numpy as np
 
 from ...reference.block_scores import TAIL_BONUS, check_scores
 from ...reference.index import Index
-from ..ops import refuse
+from ..ops import check_schedule, refuse
 from .jit import kernel
 from .scalar import NAN, ZERO, lane_sum
 
@@ -100,17 +100,20 @@ def _dead(q, dead, steps, ratio, out):
         out[row, n_bid] = total if total == total else NAN
 
 
-def block_scores(q_idx, index: Index, steps, out=None):
+def block_scores(q_idx, index: Index, steps, out=None, *, schedule=None):
     """Scores of every block for every row; arguments, result and errors as ``reference.exact.block_scores``.
 
-    q_idx  [rows, idx_heads, idx_dim] float32, normed and rotated at the row's own position
-    index  its ``pooled`` and ``dead`` (float32) are read
-    steps  [rows, 4] int32
-    out    [rows, max_blocks] of any layout, or None
+    q_idx     [rows, idx_heads, idx_dim] float32, normed and rotated at the row's own position
+    index     its ``pooled`` and ``dead`` (float32) are read
+    steps     [rows, 4] int32
+    out       [rows, max_blocks] of any layout, or None
+    schedule  any of the operation's: they are ways to cut the work over a device, and here one kernel for any rows
 
     Returns float32 [rows, max_blocks] (or ``out``), of which blocks 0 to n_bid are written. Returns False, with nothing
-    written, for an index that is not float32. Every schedule of the operation is this one.
+    written, for an index that is not float32. Raises ValueError on an unknown schedule.
     """
+    if schedule is not None:
+        check_schedule("block_scores", schedule)
     q_idx = np.ascontiguousarray(q_idx, np.float32)
     check_scores(q_idx, index, steps, out)
     if index.pooled.dtype != np.float32:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...reference.geometry import REAL, Geometry
 from ...reference.select import check_select
+from ..ops import check_schedule
 from .jit import kernel
 from .scalar import ZERO
 
@@ -91,15 +92,18 @@ def _select(scores, steps, ratio, ids):
         _select_row(np.int64(row), scores, steps, ratio, ids)
 
 
-def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
+def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL, schedule=None):
     """The selected cells of every row, ascending and unique; arguments, result and errors as ``reference.select``.
 
-    scores  [rows, blocks] float, taken as float32; of any layout
-    steps   [rows, 4] int32, made for ``rule``
-    ids     [rows, cap] int32 of any layout, or None
+    scores    [rows, blocks] float, taken as float32; of any layout
+    steps     [rows, 4] int32, made for ``rule``
+    ids       [rows, cap] int32 of any layout, or None
+    schedule  any of the operation's: they are ways to cut the work over a device, and here one kernel of any capacity
 
-    Returns int32 [rows, cap]: ``width`` cells, then -1. Every schedule of the operation is this one.
+    Returns int32 [rows, cap]: ``width`` cells, then -1. Raises ValueError on an unknown schedule.
     """
+    if schedule is not None:
+        check_schedule("select", schedule)
     ids = check_select(scores, steps, ids, rule, geometry)
     direct = ids.dtype == np.int32 and ids.flags.c_contiguous
     result = ids if direct else np.full(ids.shape, -1, np.int32)

@@ -1,7 +1,9 @@
 """Checks of device arrays and schedules that the operations share."""
 
-from ..ops import OPERATIONS
+from ..ops import check_schedule
 from .compiler import address, array_module
+
+__all__ = ["check_array", "check_schedule"]
 
 
 def check_array(name, array, dtype, shape, alignment=16):
@@ -15,10 +17,3 @@ def check_array(name, array, dtype, shape, alignment=16):
         raise ValueError(f"{name}: strides {array.strides}: must be C-contiguous")
     if array.size and address(array) % alignment:
         raise ValueError(f"{name}: address {address(array):#x}: must be a multiple of {alignment}")
-
-
-def check_schedule(operation, schedule):
-    """Raises ValueError unless ``schedule`` is one of ``operation``'s."""
-    allowed = OPERATIONS[operation].schedules
-    if schedule not in allowed:
-        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(allowed)}")

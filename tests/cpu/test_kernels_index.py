@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from qsa.kernels import cpu
 from qsa.kernels.cpu.scalar import float_to_half, half_to_float
+from qsa.kernels.ops import OPERATIONS
 from qsa.reference import exact
 from qsa.reference.append_kv import append_kv
 from qsa.reference.geometry import REAL, RULES, Geometry, step_records
@@ -216,3 +217,23 @@ def test_float64_arrays_are_refused_and_bad_arguments_are_errors():
         cpu.select(np.ones((1, 9), np.float32), step_records([35]), rule="best")
     with pytest.raises(ValueError, match="not the record"):
         cpu.select(np.ones((1, 600), np.float32), step_records([2051], "cells"), rule="blocks")
+
+
+def test_a_schedule_is_a_name_and_no_more():
+    """Every schedule of the table is taken, whatever the rows, and gives the same bytes; any other is an error."""
+    rng = generator(40)
+    index = new_index(rng, 40)
+    index.pooled[:], index.dead[:] = rng.standard_normal((40, REAL.idx_dim)), rng.standard_normal(REAL.idx_dim)
+    q, steps = rng.standard_normal((9, 4, 128)).astype(np.float32), step_records(range(140, 149))
+    small = Geometry(budget=32)
+    scores, records = cpu.block_scores(q, index, steps), step_records(range(140, 149), geometry=small)
+    ids = cpu.select(scores, records, geometry=small)
+    for schedule in OPERATIONS["block_scores"].schedules:
+        assert cpu.block_scores(q, index, steps, schedule=schedule).tobytes() == scores.tobytes(), schedule
+    for schedule in OPERATIONS["select"].schedules:
+        got = cpu.select(scores, records, geometry=small, schedule=schedule)
+        assert got.tobytes() == ids.tobytes(), schedule
+    with pytest.raises(ValueError, match="schedule = 'fast': allowed are warp, "):
+        cpu.block_scores(q, index, steps, schedule="fast")
+    with pytest.raises(ValueError, match="schedule = 'fast': allowed are registers, "):
+        cpu.select(scores, records, geometry=small, schedule="fast")

@@ -10,6 +10,7 @@ from qsa.golden.case import CaseError, parse
 from qsa.golden.families import produce
 from qsa.golden.record import Produced
 from qsa.golden.store import Store
+from qsa.kernels.ops import OPERATIONS
 from qsa.kernels.switches import switches
 from qsa.parity import suite, verify_batch
 from qsa.parity.backend import Backend
@@ -106,7 +107,8 @@ def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
     assert result.status == "passed", list(result.lines(cpu))
     names = [comparison.name for comparison in result.comparisons]
     if one == "schedules":
-        assert {f"attention: {s}" for s in ("batch", "step", "split", "multi", "prompt")} <= set(names)
+        schedules = {name: OPERATIONS[operation].schedules for name, operation in verify_batch.OUTPUTS.items()}
+        assert {f"{name}: {schedule}" for name in schedules for schedule in schedules[name]} == set(names)
     else:
         assert sum(name.startswith("golden") for name in names) == 3
 
@@ -116,6 +118,7 @@ def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
     [
         ("scores", "standing", 9),
         ("scores", "switches", 9),
+        ("scores", "schedules", 33),
         ("draft", "standing", 2),
         ("draft", "switches", 2),
         ("draft", "schedules", 5),
