@@ -276,5 +276,7 @@ class GraphRunner(Runner):
 
 
 def make_runner(model):
-    """The runner for ``model``: with captured graphs where its backend has programs."""
-    return GraphRunner(model) if hasattr(model.backend, "Program") else Runner(model)
+    """The runner for ``model``: with captured graphs where its backend has programs. The float arithmetic's layers are
+    no program: they ask the host in between."""
+    captured = model.arithmetic == "exact" and hasattr(model.backend, "Program")
+    return GraphRunner(model) if captured else Runner(model)

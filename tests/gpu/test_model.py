@@ -1,0 +1,96 @@
+"""The golden model's configuration on the device: logits and states are the CPU's bytes."""
+
+import time
+
+import numpy as np
+import pytest
+from model_cases import GOLDEN_CONFIG, Story, same
+
+from qsa.engine.graphs import GraphRunner
+from qsa.engine.runner import Runner
+from qsa.kernels import cpu
+from qsa.kernels import cuda as backend
+from qsa.kernels.switches import override
+from qsa.reference.exact.model import ExactModel
+from qsa.reference.random_model import random_model
+
+pytestmark = pytest.mark.gpu
+CAPACITY = 2048
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ExactModel.from_model(random_model(GOLDEN_CONFIG, 1, draft=True), backend=cpu)
+
+
+@pytest.fixture(scope="module")
+def on_device(model):
+    return ExactModel(model.config, model.stored, backend=backend)
+
+
+def windows(story):
+    """Windows of 1 to 8 rows, kept whole and in part, each more than twice, so that it is captured and replayed."""
+    for rows in range(1, 9):
+        for keep in (rows, max(1, rows // 2), rows, 1, max(1, rows // 2), 1):
+            story.window((rows, 0, 0), (keep, 0, 0))
+        for _ in range(3):
+            story.draft(0)
+    return story
+
+
+def batches(story):
+    """Windows of three slots, of which one has hardly begun."""
+    for counts, keeps in (((1, 1, 1), None), ((2, 3, 3), (1, 3, 2)), ((4, 0, 4), (2, 0, 1))):
+        for _ in range(4):
+            story.window(counts, keeps)
+            story.draft(*(place for place, count in enumerate(counts) if count))
+    return story
+
+
+def tell(story):
+    """Prompts, one of 700 tokens in chunks, then windows and batches."""
+    story.prompt(0, 256, 100, 300, 44)
+    story.prompt(1, 9)
+    story.prompt(2, 300, 7)
+    story.digests()
+    batches(windows(story)).digests()
+    return story
+
+
+@pytest.fixture(scope="module")
+def told(model):
+    return tell(Story(model, 3, CAPACITY))
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_the_story_has_the_same_bytes(told, on_device, together):
+    with override(batch_qsa_attn=together):
+        story = Story(on_device, 3, CAPACITY)
+        assert isinstance(story.runner, GraphRunner)
+        same(tell(story), told)
+
+
+def test_uncaptured_calls_have_the_same_bytes(told, on_device):
+    same(tell(Story(on_device, 3, CAPACITY, runner=Runner(on_device))), told)
+
+
+@pytest.mark.parametrize("switch", ["split_attn", "topk_scan", "scores_transposed"])
+def test_switches_change_no_byte(told, on_device, switch):
+    with override(**{switch: True}):
+        same(tell(Story(on_device, 3, CAPACITY)), told)
+
+
+def test_a_replay_is_faster_than_launches(on_device):
+    """Otherwise nothing was captured: a window of the golden model is some 250 launches."""
+    seconds = {}
+    for kind in (Runner, GraphRunner):
+        story = Story(on_device, 1, CAPACITY, runner=kind(on_device))
+        story.prompt(0, 300)
+        for _ in range(3):
+            story.window((1,))
+        ids = [np.array([7])]
+        begin = time.perf_counter()
+        for _ in range(30):
+            story.runner.logits(story.runner.run(ids, story.slots, []).x)
+        seconds[kind] = time.perf_counter() - begin
+    assert seconds[GraphRunner] < seconds[Runner] / 2, seconds
