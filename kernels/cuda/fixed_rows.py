@@ -5,7 +5,7 @@ as the eight columns of a product: limbs [rows / 8, groups, 3, 8, 64] int8, inpu
 """
 
 from .compiler import address, array_module, cuda, device_function, float32, int32, int64, kernel, launch, specialised
-from .gates import swiglu_of
+from .elements import swiglu_of
 from .ptx import float_as_int, ld_global_f32_nc, ld_shared_i32, rint_s32, shared_base, st_global_i32, st_shared_i32
 from .scalar import INFINITY_BITS, QUERY_BITS, exponent, scaled, transpose_bytes, warp_max
 

@@ -10,7 +10,6 @@ from .compiler import (
     address,
     array_module,
     cuda,
-    device_function,
     float32,
     int32,
     int64,
@@ -19,96 +18,14 @@ from .compiler import (
     libdevice,
     specialised,
 )
+from .elements import elements
 from .norm import NARROW, THREADS, TILE, dot_by_block, dot_by_warp, vector_grid
 from .ptx import int_as_float, ld_global_f32_nc, shared_base, st_global_f32
 from .scalar import one_nan, sigmoid
-from .scalar import silu as one_silu
 from .views import PER_THREAD, check_float, check_shape, element_grid, float_bits, view
 
 LEAST = 1e-6
 """Below it PLE's gate takes no root."""
-
-
-@device_function
-def _scaled_silu(x, y, z, value):
-    return one_silu(libdevice.fdiv_rn(x, value))
-
-
-@device_function
-def swiglu_of(gate, up):
-    """silu(gate) * up."""
-    return one_nan(libdevice.fmul_rn(one_silu(gate), up))
-
-
-@device_function
-def _swiglu(x, y, z, value):
-    return swiglu_of(x, y)
-
-
-@device_function
-def _sigmoid_gate(x, y, z, value):
-    return one_nan(libdevice.fmul_rn(x, sigmoid(y)))
-
-
-@device_function
-def _inject(x, y, z, value):
-    factor = libdevice.fmul_rn(float32(2), sigmoid(libdevice.fdiv_rn(y, value)))
-    return one_nan(libdevice.fadd_rn(x, libdevice.fmul_rn(factor, z)))
-
-
-@device_function
-def _add(x, y, z, value):
-    return one_nan(libdevice.fadd_rn(x, y))
-
-
-@device_function
-def _add_gated(x, y, z, value):
-    return one_nan(libdevice.fadd_rn(x, libdevice.fadd_rn(y, one_silu(z))))
-
-
-APPLIED = {
-    "scaled_silu": (_scaled_silu, 1),
-    "swiglu": (_swiglu, 2),
-    "sigmoid_gate": (_sigmoid_gate, 2),
-    "inject": (_inject, 3),
-    "add": (_add, 2),
-    "add_gated": (_add_gated, 3),
-}
-"""Operation -> (what it makes of its inputs' elements and the number ``value``, how many inputs it has)."""
-
-
-@specialised
-def elements_kernel(name):
-    """The kernel of one operation of :data:`APPLIED`.
-
-    Grid ``views.element_grid``. Of each of three inputs address and the strides of rows, middle and elements (0 to
-    stretch it); ``out`` address; ``n`` elements; ``value`` the bits of a float32.
-    """
-    apply, count = APPLIED[name]
-
-    @device_function
-    def fetch(x, wanted, first, n, base, one):
-        for i in range(PER_THREAD):
-            d = int32(first + i * cuda.blockDim.x)
-            x[i] = ld_global_f32_nc(base + int64(d) * one) if wanted and d < n else float32(0)
-
-    @kernel()
-    def elements(a, a_row, a_step, a_one, b, b_row, b_step, b_one, c, c_row, c_step, c_one, out, n, value):
-        row, middle = int64(cuda.blockIdx.x), int64(cuda.blockIdx.y)
-        first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
-        x, y = cuda.local.array(PER_THREAD, float32), cuda.local.array(PER_THREAD, float32)
-        z = cuda.local.array(PER_THREAD, float32)
-        fetch(x, True, first, n, a + row * a_row + middle * a_step, a_one)
-        fetch(y, count > 1, first, n, b + row * b_row + middle * b_step, b_one)
-        fetch(z, count > 2, first, n, c + row * c_row + middle * c_step, c_one)
-        out += (row * cuda.gridDim.y + middle) * n * 4
-        number = int_as_float(int32(value))
-        for i in range(PER_THREAD):
-            d = int32(first + i * cuda.blockDim.x)
-            if d < n:
-                st_global_f32(out + int64(d) * 4, apply(x[i], y[i], z[i], number))
-
-    return elements
 
 
 @specialised
@@ -182,24 +99,10 @@ def ngram_kernel(wide):
     return ngram
 
 
-NOTHING = (0, 0, 0, 0)
-"""In the place of an input that an operation does not have."""
-
-
-def _elements(name, shape, rows, middle, n, *inputs, value=0.0):
-    """One launch of an operation over [rows, middle, n]; ``inputs``: (address, row, step, one) each."""
-    out = array_module().empty(shape, np.float32)
-    if out.size:
-        grid, threads = element_grid(rows, middle, n)
-        places = [number for place in (*inputs, NOTHING, NOTHING)[:3] for number in place]
-        launch(elements_kernel(name), grid, threads, (*places, address(out), n, float_bits(value)))
-    return out
-
-
 def scaled_silu(x, divisor):
     """silu(x / divisor); x float32 of any shape. Raises ValueError on another dtype or layout."""
     seen = view("x", x)
-    return _elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), value=divisor)
+    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), value=divisor)
 
 
 def silu(x):
@@ -218,7 +121,7 @@ def swiglu(gate_up):
     seen = view("gate_up", gate_up)
     rows, width = seen.rows, seen.n // 2
     up = (seen.address + 4 * width, seen.row, 0, 4)
-    return _elements("swiglu", (rows, width), rows, 1, width, (*seen.place, 4), up)
+    return elements("swiglu", (rows, width), rows, 1, width, (*seen.place, 4), up)
 
 
 def sigmoid_gate(x, gate):
@@ -232,7 +135,7 @@ def sigmoid_gate(x, gate):
     if not one:
         check_shape("gate", gate, x.shape)
     gates = (*other.place, 0 if one else 4)
-    return _elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), gates)
+    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), gates)
 
 
 def _streams(name, x):
@@ -269,7 +172,7 @@ def inject(streams, share, y):
     check_shape("share", share, streams.shape[:2])
     check_shape("y", y, (seen.rows, seen.n))
     places = (*seen.place, 4), (shares.address, shares.row, 4, 0), (*added.place, 4)
-    return _elements("inject", streams.shape, *seen[1:4], *places, value=seen.middle)
+    return elements("inject", streams.shape, *seen[1:4], *places, value=seen.middle)
 
 
 def ngram_gate(key, query, value):
@@ -298,7 +201,7 @@ def add(x, y):
     seen, other = view("x", x), view("y", y)
     if not (x.ndim == 3 and tuple(y.shape) == (seen.rows, 1, seen.n)):
         check_shape("y", y, x.shape)
-    return _elements("add", x.shape, *seen[1:4], (*seen.place, 4), (*other.stretched(seen.middle), 4))
+    return elements("add", x.shape, *seen[1:4], (*seen.place, 4), (*other.stretched(seen.middle), 4))
 
 
 def add_gated(x, gated, mixed):
@@ -307,4 +210,4 @@ def add_gated(x, gated, mixed):
     check_shape("gated", gated, x.shape)
     check_shape("mixed", mixed, x.shape)
     places = [(*view(name, one).place, 4) for name, one in (("x", x), ("gated", gated), ("mixed", mixed))]
-    return _elements("add_gated", x.shape, *seen[1:4], *places)
+    return elements("add_gated", x.shape, *seen[1:4], *places)

@@ -19,23 +19,13 @@ from .compiler import (
     kernel,
     launch,
     libdevice,
-    properties,
     specialised,
 )
 from .fixed_rows import COLUMNS, GROUP, fixed_rows
-from .matrix import THREADS, UNIT, matrix_kernel, tensor_cores
+from .matrix import THREADS, UNIT, form, matrix_kernel, tensor_cores
 from .ptx import half_to_float, int_as_float, ld_global_i64_nc, ld_global_u8_nc, ld_global_u16_nc, st_global_f32
 from .scalar import NAN_BITS
 from .views import check_float, view
-
-TILES = 4
-"""Tiles of 8 rows of a thread block where there are more than 8 rows."""
-
-PER_BLOCK = 4
-"""Units of 16 outputs of a thread block where there are many rows."""
-
-DEPTH = 2
-"""Groups of a warp under way at once where a thread block has one unit and one tile."""
 
 
 class LoadedLinear(NamedTuple):
@@ -73,15 +63,6 @@ def load_table(table):
     return QuantisedLinear(xp.asarray(table.codes), xp.asarray(table.scale))
 
 
-def _form(rows, units):
-    """(units a block, tiles a block, depth) for ``rows`` rows: the weights are read once by a call of up to 32 rows;
-    a long call shares each load among more products, once there are thread blocks enough without that."""
-    if rows <= COLUMNS:
-        return 1, 1, DEPTH
-    blocks = -(-units // PER_BLOCK) * -(-rows // (COLUMNS * TILES))
-    return (PER_BLOCK if blocks >= properties().multiprocessors else 1), TILES, 1
-
-
 def linear(x, weight):
     """Rows times a weight matrix; as ``reference.exact.linear.linear``.
 
@@ -101,12 +82,11 @@ def linear(x, weight):
     out = array_module().empty((seen.rows, weight.outputs), np.float32)
     if out.size:
         limbs, exponents = fixed_rows((seen.address, seen.row), seen.rows, seen.n)
-        per_block, tiles, depth = _form(seen.rows, units)
+        chosen = form(seen.rows, units)
         arrays = [address(one) for one in (weight.codes, weight.scale, limbs, exponents)]
-        grid = -(-seen.rows // (COLUMNS * tiles)), -(-units // per_block)
+        grid = -(-seen.rows // (COLUMNS * chosen[1])), -(-units // chosen[0])
         sizes = seen.rows, 1, weight.outputs, units, groups, 1
-        chosen = matrix_kernel(per_block, tiles, "rows", depth, tensor_cores())
-        launch(chosen, grid, THREADS, (*arrays, 0, 0, address(out), *sizes))
+        launch(matrix_kernel(*chosen, "rows", tensor_cores()), grid, THREADS, (*arrays, 0, 0, address(out), *sizes))
     return out
 
 

@@ -53,13 +53,29 @@ WARPS = 8
 THREADS = 32 * WARPS
 
 
+FEW, SOME, MANY = (1, 1, 2), (1, 4, 1), (4, 4, 1)
+"""(units, tiles of 8 rows, groups of a warp under way at once) of a thread block.
+
+FEW keeps two kilobytes of weights a warp on their way; SOME reads the weights once for 32 rows; MANY shares each load
+among four products and more, at 220 registers a lane.
+"""
+
+
+def form(rows, units):
+    """The form for ``rows`` rows that meet all ``units``: MANY once that leaves no multiprocessor without work."""
+    if rows <= COLUMNS:
+        return FEW
+    blocks = -(-units // MANY[0]) * -(-rows // (COLUMNS * MANY[1]))
+    return MANY if tensor_cores() and blocks >= properties().multiprocessors else SOME
+
+
 def tensor_cores():
-    """Whether the current device has the product instruction: sm_80 and newer."""
+    """Whether the current device has the product instruction: sm_80 and newer. Elsewhere MANY would lack registers."""
     return properties().compute_capability >= (8, 0)
 
 
 @specialised
-def matrix_kernel(per_block, tiles, choice, depth, on_tensor_cores):
+def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     """The kernel for ``per_block`` units and ``tiles`` * 8 rows a thread block, ``depth`` groups a turn.
 
     ``choice`` says which rows meet which matrix:

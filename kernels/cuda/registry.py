@@ -35,6 +35,11 @@ def _signature(*types):
     return f"void({', '.join(types)})"
 
 
+def _numbers(count):
+    """Signature of a kernel whose arguments are addresses, strides and sizes alone."""
+    return _signature(*["int64"] * count)
+
+
 def _append_kv():
     from .append_kv import append_kernel
 
@@ -133,6 +138,68 @@ def _last_cells():
     yield "last_cells", last_cells_kernel, _signature(_I2, _I2, "int64"), {}
 
 
+def _elements():
+    from .elements import APPLIED, elements_kernel
+
+    for name in APPLIED:
+        yield f"elements_{name}", elements_kernel.build(name), _numbers(15), {}
+
+
+def _norm():
+    from .norm import norm_kernel, rotate_kernel
+
+    for kind, wide in (("rms", True), ("l2", False), ("sigmoid", True), ("silu", False)):
+        yield f"norm_{kind}{'_wide' * wide}", norm_kernel.build(kind, wide), _numbers(12), {}
+    yield "rotate", rotate_kernel.build(), _numbers(8), {}
+
+
+def _gates():
+    from .gates import mix_kernel, ngram_kernel
+
+    yield "mix_streams", mix_kernel.build(), _numbers(10), {}
+    for wide in (False, True):
+        yield f"ngram_gate{'_wide' * wide}", ngram_kernel.build(wide), _numbers(12), {}
+
+
+def _fixed_rows():
+    from .fixed_rows import fixed_kernel
+
+    for gated in (False, True):
+        yield f"fixed_rows{'_gated' * gated}", fixed_kernel.build(gated), _numbers(6), {}
+
+
+def _matrix():
+    from .matrix import FEW, MANY, SOME, matrix_kernel
+
+    forms = {"few": FEW, "some": SOME, "many": MANY}
+    for choice, names in (("rows", ("few", "some", "many")), ("each", ("few",)), ("grouped", ("many",))):
+        for name in names:
+            kernel = matrix_kernel.build(*forms[name], choice, True)
+            yield f"matrix_{choice}_{name}", kernel, _numbers(13), {"expect": TENSOR_CORE, "minimum": (8, 0)}
+    # Not hot: without tensor cores the registers of a product are collected from all over the warp.
+    fields = {"hot": False, "expect": ("dp4a.s32.s32",)}
+    yield "matrix_rows_few_dp4a", matrix_kernel.build(*FEW, "rows", False), _numbers(13), fields
+
+
+def _linear():
+    from .linear import embed_kernel
+
+    yield "embed", embed_kernel.build(), _numbers(7), {}
+
+
+def _experts():
+    from .experts import combine_kernel, route_kernel
+
+    yield "route", route_kernel.build(), _numbers(7), {}
+    yield "combine_experts", combine_kernel.build(), _numbers(9), {}
+
+
+def _sort_pairs():
+    from .sort_pairs import sort_kernel
+
+    yield "sort_pairs", sort_kernel.build(), _numbers(6), {}
+
+
 _MODULES = {
     "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
@@ -144,6 +211,14 @@ _MODULES = {
     "recurrent": _recurrent,
     "last_cells": _last_cells,
     "sample_kernel": _sample_kernel,
+    "elements": _elements,
+    "norm": _norm,
+    "gates": _gates,
+    "fixed_rows": _fixed_rows,
+    "matrix": _matrix,
+    "linear": _linear,
+    "experts": _experts,
+    "sort_pairs": _sort_pairs,
 }
 """Module of this package that defines kernels -> its rows (name, kernel, signature, fields of :class:`Registered`)."""
 
