@@ -9,9 +9,9 @@ import sys
 
 from qsa.golden import commands as golden
 
-from . import command, environment, evidence_command, gate_command
+from . import command, environment, evidence_command, gate_command, generate_command, score_command
 
-VERBS = (command, golden, gate_command, evidence_command, environment)
+VERBS = (command, golden, gate_command, evidence_command, generate_command, score_command, environment)
 
 
 def parser():

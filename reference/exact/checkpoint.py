@@ -74,12 +74,15 @@ def write_quantised(folder, config, tensors):
     text = json.dumps({**config.to_dict(), "quantization_config": quantisation}, indent=2) + "\n"
     # Each under a temporary name first: a killed run leaves the old file or the new one.
     for name, write in (
-        ("model.safetensors", lambda path: save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)),
         ("config.json", lambda path: path.write_text(text, encoding="utf-8")),
+        ("model.safetensors", lambda path: save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)),
     ):
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         try:
             write(temporary)
+            if name != "config.json":
+                # safetensors makes files that nobody else may read.
+                temporary.chmod((folder / "config.json").stat().st_mode)
             os.replace(temporary, folder / name)
         finally:
             temporary.unlink(missing_ok=True)

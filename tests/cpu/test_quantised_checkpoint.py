@@ -44,6 +44,7 @@ def test_what_is_written_is_found_again(folder, tensors):
         for got, true in zip(parts(found[name]), parts(want[name]), strict=True):
             assert got.dtype == true.dtype and np.array_equal(got, true), name
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1
 
 
 def test_what_is_quantised_is_written_as_it_is(folder, tmp_path_factory):

@@ -1,0 +1,75 @@
+"""What the commands that run a model share: its options, its default, the text they are given, the progress bar."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from qsa import golden
+
+from .environment import facts
+
+GOLDEN_MODEL = Path(golden.__file__).parent / "model"
+"""The trained model that comes with the package."""
+
+
+def add_model_options(parser):
+    """Add the options that choose model, backend, arithmetic and K/V."""
+    parser.add_argument("--model", metavar="DIR", help="checkpoint folder (default: the golden model)")
+    parser.add_argument("--backend", metavar="NAME", help="cpu, cuda or reference (default: cuda where there is a GPU)")
+    parser.add_argument("--arithmetic", metavar="exact|float", help="default: QSA_ARITHMETIC, else exact")
+    parser.add_argument("--rule", default="blocks", metavar="blocks|cells", help="selection rule (default: blocks)")
+    parser.add_argument("--kv-format", default="int8", metavar="NAME", help="int8, q4_0, k8v4; float: fp16 too")
+    parser.add_argument("--page-size", type=int, default=4, metavar="N", help="cells of a K/V page (default: 4)")
+    parser.add_argument("--capacity", type=int, metavar="N", help="cells of the K/V (default: as many as are needed)")
+    parser.add_argument("--ids", action="store_true", help="text is token ids, with spaces or commas between them")
+
+
+def load(arguments):
+    """(model, vocabulary, backend's name) that the options choose. Raises ValueError or OSError on what is not
+    there."""
+    # Imported here: every other command would wait for the kernels.
+    from qsa.engine.load import load_model
+    from qsa.engine.vocabulary import vocabulary
+
+    directory = arguments.model
+    if directory is None:
+        directory = GOLDEN_MODEL
+        if not (directory / "config.json").is_file():
+            raise ValueError("--model: missing: the golden model is not part of this installation")
+    backend = arguments.backend
+    if backend is None:
+        backend = "cpu" if facts()["gpu"].startswith("none") else "cuda"
+    model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+    return model, vocabulary(model.config, directory, arguments.ids), backend
+
+
+def read_bytes(name):
+    """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it."""
+    return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+
+
+def encode(vocabulary, data, model, what, least=1):
+    """Ids int64 [n] of ``data``, bytes; ``what``: its name in errors. Raises ValueError unless there are ``least`` and
+    all are in the model's vocabulary."""
+    ids = vocabulary.encode(data)
+    if len(ids) < least:
+        raise ValueError(f"{what}: {len(ids)} tokens: at least {least} required")
+    size = model.config.vocab_size
+    if ids.max() >= size:
+        raise ValueError(f"{what}: id {ids[ids >= size][0]}: the vocabulary is 0 to {size - 1}")
+    return ids
+
+
+@contextmanager
+def progress(description, total):
+    """A bar on standard error while it is a terminal; gives a function from the count that is done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(description, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,345 @@
+"""``qsa generate`` and ``qsa score``: the engine's text and figures, and one line for everything that cannot be."""
+
+import io
+import json
+import math
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from exact_models import SMALL_CONFIG
+
+from qsa.engine import Drafting, Sampling, generate, score
+from qsa.engine.load import load_model
+from qsa.parity import cli, model_options
+from qsa.reference.exact.checkpoint import write_quantised
+from qsa.reference.random_model import random_tensors
+
+CONFIG = replace(SMALL_CONFIG, vocab_size=256, eos_token_id=0)
+PROMPT = "Tōkyō: 3 + 4 = "
+IDS = np.frombuffer(PROMPT.encode(), np.uint8)
+HEAD = "lm_head.weight"
+
+PATIENCE = 300
+"""Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
+
+
+def make(folder, config=CONFIG, change=None):
+    tensors = random_tensors(config, 5, draft=True)
+    if change:
+        change(tensors)
+    write_quantised(folder, config, tensors)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("bytes"))
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """A model whose vocabulary is not bytes."""
+    return make(tmp_path_factory.mktemp("numbered"), SMALL_CONFIG)
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory):
+    """A model of equal logits: ties go to the lowest id, the end of text."""
+    return make(tmp_path_factory.mktemp("silent"), change=lambda tensors: tensors[HEAD].fill(0))
+
+
+@pytest.fixture(scope="module")
+def undrafted(tmp_path_factory):
+    return make(
+        tmp_path_factory.mktemp("undrafted"),
+        change=lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("mtp.")],
+    )
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load_model(folder)
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of a command in this process, on the CPU."""
+    try:
+        code = cli.main([str(one) for one in arguments])
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def text(capsys, *arguments):
+    """Standard output of ``qsa generate`` that ended well."""
+    code, out, err = run(capsys, "generate", "--backend", "cpu", *arguments)
+    assert code == 0, err
+    return out
+
+
+def as_text(tokens):
+    return bytes(tokens).decode("utf-8", "replace") + "\n"
+
+
+def test_generate_streams_the_engines_text_and_says_how_it_went(capsys, folder, model):
+    want = generate(model, IDS, max_tokens=30, drafting=Drafting(), stop=(0,))
+    code, out, err = run(capsys, "generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 30)
+    assert code == 0 and out == as_text(want.tokens)
+    lines = dict(line.split(None, 1) for line in err.splitlines())
+    assert list(lines) == ["prompt", "text", "rounds", "drafts", "end"] and lines["end"] == "length"
+    assert lines["prompt"].startswith(f"{len(IDS)} tokens in ") and "exact arithmetic" in lines["prompt"]
+    assert lines["text"].startswith("30 tokens in ") and "tokens/s" in lines["text"]
+    one = want.statistics
+    assert lines["rounds"].startswith(f"{one.rounds} of ") and f"{one.tokens_per_round:.2f} tokens" in lines["rounds"]
+    assert lines["drafts"].startswith(f"{one.drafted}, {100 * one.acceptance:.1f} % accepted, {one.rollbacks} rounds")
+    assert one.drafted > 20
+
+
+def test_no_window_backend_page_or_chunk_changes_the_text(capsys, folder, undrafted):
+    asked = ("--prompt", PROMPT, "--max-tokens", 20, "--quiet")
+    want = text(capsys, "--model", folder, *asked)
+    assert len(want) > 10
+    for more in (
+        ("--spec", 1),
+        ("--spec", 8, "--mtp-max-t", 5, "--mtp-window", 4),
+        ("--spec", 3, "--spec-min-p", 0.02),
+        ("--page-size", 64, "--chunk", 3, "--capacity", 500),
+        ("--backend", "reference"),
+    ):
+        assert text(capsys, "--model", folder, *asked, *more) == want, more
+    assert text(capsys, "--model", undrafted, *asked) == want
+    assert run(capsys, "generate", "--model", folder, *asked)[2] == ""
+
+
+@pytest.mark.parametrize("acceptance", ["exact_match", "rejection"])
+def test_what_is_drawn_follows_the_options(capsys, folder, model, acceptance):
+    sampling = Sampling(temperature=1.5, top_k=40, top_p=0.9, min_p=0.01, last_n=16, repeat=1.2, presence=0.1)
+    options = {"sampling": sampling, "seed": 11, "acceptance": acceptance, "drafting": Drafting(3), "max_tokens": 25}
+    want = as_text(generate(model, IDS, **options).tokens)
+    asked = ["--model", folder, "--prompt", PROMPT, "--max-tokens", 25, "--spec", 3, "--acceptance", acceptance]
+    asked += ["--temperature", 1.5, "--top-k", 40, "--top-p", 0.9, "--min-p", 0.01, "--last-n", 16, "--repeat", 1.2]
+    asked += ["--presence", 0.1, "--ignore-eos"]
+    assert text(capsys, *asked, "--seed", 11) == want != text(capsys, *asked, "--seed", 12)
+
+
+def test_the_float_arithmetic(capsys, folder):
+    model = load_model(folder, arithmetic="float")
+    want = generate(model, IDS, max_tokens=12, kv_format="fp16")
+    asked = ("--arithmetic", "float", "--kv-format", "fp16", "--prompt", PROMPT, "--max-tokens", 12, "--spec", 1)
+    assert text(capsys, "--model", folder, *asked, "--ignore-eos") == as_text(want.tokens)
+
+
+def test_prompts_from_files(capsys, folder, tmp_path, monkeypatch):
+    asked = ("--model", folder, "--max-tokens", 9, "--quiet")
+    want = text(capsys, *asked, "--prompt", PROMPT)
+    (tmp_path / "prompt.txt").write_bytes(PROMPT.encode())
+    assert text(capsys, *asked, "--prompt-file", tmp_path / "prompt.txt") == want
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
+    assert text(capsys, *asked, "--prompt-file", "-") == want
+
+
+def test_ids_in_and_out(capsys, numbered, folder):
+    tokens = generate(load_model(numbered), [5, 96, 0, 7], max_tokens=10).tokens
+    asked = ("--max-tokens", 10, "--ignore-eos", "--ids", "--quiet")
+    assert text(capsys, "--model", numbered, "--prompt", "5, 96 0\n7", *asked).split() == [str(one) for one in tokens]
+    given = " ".join(map(str, IDS))
+    out = text(capsys, "--model", folder, "--prompt", given, *asked)
+    assert as_text(map(int, out.split())) == text(capsys, "--model", folder, "--prompt", PROMPT, *asked[:3])
+
+
+def test_an_end_of_text_ends_the_text_and_is_not_written(capsys, silent):
+    asked = ("--model", silent, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
+    assert text(capsys, *asked, "--ignore-eos") == "\0" * 5 + "\n"
+
+
+def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
+    def spoil(tensors):
+        # Every V is then beyond what a scale can hold, 8.3 million.
+        tensors["model.layers.3.self_attn.v_proj.weight"] *= 8e6
+
+    code, out, err = run(capsys, "generate", "--model", make(tmp_path, change=spoil), "--prompt", PROMPT, "--quiet")
+    assert (code, out) == (1, "\n")
+    assert err == "qsa generate: error: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
+
+
+def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(model_options, "GOLDEN_MODEL", folder)
+    asked = ("--prompt", PROMPT, "--max-tokens", 3)
+    assert text(capsys, *asked) == text(capsys, *asked, "--model", folder)
+    monkeypatch.setattr(model_options, "GOLDEN_MODEL", tmp_path)
+    code, _, err = run(capsys, "generate", *asked)
+    assert code == 2 and err == "qsa generate: error: --model: missing: the golden model is not part of this " + (
+        "installation\n"
+    )
+
+
+GENERATE = {
+    "no prompt": ((), "one of the arguments --prompt --prompt-file is required"),
+    "two prompts": (("--prompt", "a", "--prompt-file", "b"), "not allowed with argument"),
+    "empty prompt": (("--prompt", ""), "prompt: 0 tokens: at least 1 required"),
+    "missing prompt": (("--prompt-file", "nowhere.txt"), "No such file or directory: 'nowhere.txt'"),
+    "prompt is a folder": (("--prompt-file", "."), "Is a directory"),
+    "no ids": (("--prompt", "12 x", "--ids"), "prompt: 'x': ids are whole numbers"),
+    "negative id": (("--prompt", "-3", "--ids"), "prompt: '-3': ids"),
+    "id outside": (("--prompt", "1 256", "--ids"), "prompt: id 256: the vocabulary is 0 to 255"),
+    "huge id": (("--prompt", "1" * 30, "--ids"), "ids are whole numbers"),
+    "spec": (("--prompt", "a", "--spec", "9"), "spec = 9: must be an integer, from 1 to 8"),
+    "spec 0": (("--prompt", "a", "--spec", "0"), "spec = 0: must be an integer, from 1 to 8"),
+    "spec no number": (("--prompt", "a", "--spec", "four"), "argument --spec: invalid int value: 'four'"),
+    "spec-min-p": (("--prompt", "a", "--spec-min-p", "2"), "min_p = 2.0: must be a number from 0 to 1"),
+    "mtp-max-t": (("--prompt", "a", "--mtp-max-t", "99"), "max_t = 99: must be an integer, from 1 to 8"),
+    "mtp-window": (("--prompt", "a", "--mtp-window", "0"), "window = 0: must be an integer, at least 1"),
+    "temperature": (("--prompt", "a", "--temperature", "nan"), "temperature = nan: must be a finite number"),
+    "min-p": (("--prompt", "a", "--min-p", "2"), "min_p = 2.0: must be from 0 to 1"),
+    "top-p": (("--prompt", "a", "--top-p", "-1"), "top_p = -1.0: must be from 0 to 1"),
+    "top-k": (("--prompt", "a", "--top-k", "-1"), "top_k = -1: must be at least 0"),
+    "repeat": (("--prompt", "a", "--repeat", "0"), "repeat = 0.0: must be above 0"),
+    "seed": (("--prompt", "a", "--seed", "-1"), "seed = -1: must be an integer, from 0"),
+    "acceptance": (("--prompt", "a", "--acceptance", "all"), "acceptance = 'all': allowed are greedy, exact_match"),
+    "greedy while drawing": (("--prompt", "a", "--acceptance", "greedy", "--temperature", "1"), "must be 0 or less"),
+    "max-tokens": (("--prompt", "a", "--max-tokens", "0"), "--max-tokens = 0: must be at least 1"),
+    "capacity": (("--prompt", "abc", "--capacity", "20"), "need 258 cells: a slot holds 20"),
+    "no capacity": (("--prompt", "abc", "--capacity", "0"), "capacity = 0: must be an integer, at least 1"),
+    "chunk": (("--prompt", "a", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
+    "page-size": (("--prompt", "a", "--page-size", "0"), "page_size = 0: must be an integer, at least 1"),
+    "kv-format": (("--prompt", "a", "--kv-format", "fp8"), "kv_format = 'fp8': the exact arithmetic takes int8"),
+    "exact fp16": (("--prompt", "a", "--kv-format", "fp16"), "kv_format = 'fp16': the exact arithmetic takes int8"),
+    "backend": (("--prompt", "a", "--backend", "gpu"), "backend = 'gpu': allowed are cpu, cuda, reference"),
+    "arithmetic": (("--prompt", "a", "--arithmetic", "f32"), "arithmetic = 'f32': allowed are exact, float"),
+    "rule": (("--prompt", "a", "--rule", "best"), "rule = 'best': allowed are blocks, cells"),
+    "no model": (("--prompt", "a", "--model", "nowhere"), "directory = 'nowhere': there is no such folder"),
+}
+"""Options that cannot be; those of the model come last, so that they replace what stands before them."""
+
+
+@pytest.mark.parametrize(("arguments", "message"), GENERATE.values(), ids=GENERATE)
+def test_generate_says_on_one_line_what_cannot_be(capsys, folder, arguments, message):
+    code, out, err = run(capsys, "generate", "--model", folder, "--backend", "cpu", *arguments)
+    assert (code, out) == (2, "") and message in err
+    last = err.splitlines()[-1]
+    assert last.startswith("qsa generate: error: ") and message in last
+    # argparse says its usage first; everything else is one line.
+    assert err.count("\n") == 1 or err.startswith("usage: ")
+
+
+def test_what_a_model_does_not_have(capsys, undrafted, numbered):
+    code, _, err = run(capsys, "generate", "--model", undrafted, "--prompt", "a", "--spec", "2")
+    assert code == 2 and "--spec = 2: the model has no draft layer: only 1 is possible" in err
+    code, _, err = run(capsys, "generate", "--model", numbered, "--prompt", "a")
+    assert code == 2 and "a vocabulary of 97 and no tokenizer.json: give the prompt as ids (--ids)" in err
+
+
+SCORE = {
+    "no file": ((), "the following arguments are required: FILE"),
+    "missing": (("nowhere.txt",), "No such file or directory: 'nowhere.txt'"),
+    "one token": (("one.txt",), "one.txt: 1 tokens: at least 2 required"),
+    "window": (("text.txt", "--window", "9"), "window = 9: must be an integer, from 1 to 8"),
+    "chunk": (("text.txt", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
+    "capacity": (("text.txt", "--capacity", "9"), "need 39 cells: capacity = 9"),
+    "json": (("text.txt", "--json", "."), "--json = '.': must be a file that can be written"),
+    "model": (("text.txt", "--model", "nowhere"), "there is no such folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), SCORE.values(), ids=SCORE)
+def test_score_says_on_one_line_what_cannot_be(capsys, folder, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one.txt").write_text("a")
+    (tmp_path / "text.txt").write_text("a" * 40)
+    code, out, err = run(capsys, "score", "--model", folder, "--backend", "cpu", *arguments)
+    last = err.splitlines()[-1]
+    assert (code, out) == (2, "") and last.startswith("qsa score: error: ") and message in last
+
+
+def test_score_gives_the_engines_figures(capsys, folder, model, tmp_path):
+    data = (PROMPT * 4).encode()
+    (tmp_path / "text.txt").write_bytes(data)
+    ids = np.frombuffer(data, np.uint8)
+    want = score(model, ids)
+    asked = ("score", "--model", folder, "--backend", "cpu", tmp_path / "text.txt")
+    code, out, err = run(capsys, *asked, "--json", tmp_path / "deep" / "figures.json")
+    assert (code, err) == (0, "")
+    figures = json.loads((tmp_path / "deep" / "figures.json").read_text())
+    assert (figures["tokens"], figures["bytes"], figures["nll"]) == (len(ids) - 1, len(ids) - 1, want.nll.mean())
+    assert figures["bits_per_byte"] == pytest.approx(want.nll.mean() / math.log(2))
+    assert figures["perplexity"] == pytest.approx(math.exp(want.nll.mean()))
+    assert figures["top_1"] == (want.top == ids[1:]).mean()
+    assert figures["nll_standard_error"] == pytest.approx(want.nll.std(ddof=1) / math.sqrt(len(want.nll)))
+    assert (figures["backend"], figures["arithmetic"], figures["window"]) == ("cpu", "exact", 8)
+    assert f"mean NLL       {want.mean:.4f} nats" in out and f"bits per byte  {figures['bits_per_byte']:.4f}" in out
+    for more in (("--window", 1), ("--chunk", 50), ("--page-size", 64)):
+        code, out, _ = run(capsys, *asked, "--json", "-", *more)
+        assert code == 0 and json.loads(out)["nll"] == figures["nll"]
+
+
+def test_the_bytes_of_ids_are_not_known(capsys, numbered, tmp_path):
+    (tmp_path / "ids.txt").write_text("1 2 3 4 5 6")
+    code, out, _ = run(capsys, "score", "--model", numbered, "--ids", tmp_path / "ids.txt")
+    assert code == 0 and "tokens         5" in out and "bits per byte" not in out
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "qsa.parity.cli", *map(str, arguments)]
+
+
+def test_ctrl_c_ends_the_text_where_it_is(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 200_000)
+    process = subprocess.Popen([*asked, "--ignore-eos"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    begun = process.stdout.read(20)
+    process.send_signal(signal.SIGINT)
+    rest, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and b"Traceback" not in err
+    assert len(begun) == 20 and rest.endswith(b"\n")
+    assert "end     cancelled" in err.decode() and "tokens/s" in err.decode()
+
+
+def test_a_reader_that_goes_away_is_no_error(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 200_000)
+    process = subprocess.Popen([*asked, "--ignore-eos"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(20)
+    process.stdout.close()
+    assert process.wait(timeout=PATIENCE) == 1 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def on_a_terminal(arguments, folder, stream):
+    """What a command writes to ``stream``, ``stdout`` or ``stderr``, when that is a terminal."""
+    ours, theirs = pty.openpty()
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    streams = {stream: theirs, other: subprocess.DEVNULL}
+    process = subprocess.Popen(command(*arguments), cwd=folder, env={**os.environ, "TERM": "xterm"}, **streams)
+    os.close(theirs)
+    found, deadline = b"", time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and select.select([ours], [], [], PATIENCE)[0]:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # Linux says so that the other end is closed
+            break
+        if not piece:
+            break
+        found += piece
+    os.close(ours)
+    assert process.wait(timeout=PATIENCE) == 0
+    return found.decode()
+
+
+def test_a_terminal_gets_no_control_characters_of_a_models(silent, tmp_path):
+    asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a", "--max-tokens", 3, "--ignore-eos")
+    assert on_a_terminal(asked, tmp_path, "stdout") == "\ufffd" * 3 + "\r\n"
+
+
+def test_progress_of_a_prompt_on_a_terminal(silent, tmp_path):
+    asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a" * 90, "--chunk", 30, "--max-tokens", 1)
+    seen = on_a_terminal(asked, tmp_path, "stderr")
+    assert "prompt" in seen and "/90" in seen and seen.rstrip().endswith("end     stop")
