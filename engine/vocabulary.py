@@ -97,4 +97,4 @@ def vocabulary(config, directory, ids=False):
     try:
         return Tokenizer(path)
     except ImportError as error:
-        raise ValueError(f"{path}: the package tokenizers is needed ({error}), or {way_out}") from error
+        raise ValueError(f"{path}: the package tokenizers is needed ({error}): extra text, or {way_out}") from error

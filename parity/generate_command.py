@@ -61,6 +61,7 @@ def add_parser(subparsers):
 def run(arguments):
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import Drafting, Engine, Sampling
+    from qsa.engine.graphs import make_runner
 
     sampling = Sampling(**{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in SAMPLING})
     spec = SPEC if arguments.spec is None else arguments.spec
@@ -79,7 +80,8 @@ def run(arguments):
     if arguments.max_tokens < 1:
         raise ValueError(f"--max-tokens = {arguments.max_tokens}: must be at least 1")
     capacity = len(ids) + arguments.max_tokens - 1 if arguments.capacity is None else arguments.capacity
-    engine = Engine(model, 1, capacity, arguments.page_size, arguments.kv_format, arguments.chunk)
+    sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
+    engine = Engine(model, 1, *sizes, runner=make_runner(model))
     request = engine.submit(
         ids,
         arguments.max_tokens,

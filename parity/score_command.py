@@ -24,6 +24,7 @@ def add_parser(subparsers):
 def run(arguments):
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import score
+    from qsa.engine.graphs import make_runner
 
     to_stdout = arguments.json == "-"
     check_target("--json", None if to_stdout else arguments.json)
@@ -41,6 +42,7 @@ def run(arguments):
                 arguments.chunk,
                 arguments.capacity,
                 lambda start, rows: show(start + len(rows)),
+                runner=make_runner(model),
                 **options,
             )
     except KeyboardInterrupt:
