@@ -5,11 +5,22 @@ Without a device (the simulator) a program is carried out every time, over the s
 
 import numpy as np
 
-from .compiler import array_module, pinned
+from .compiler import address, array_module, cuda, int32, int64, kernel, launch, pinned
+from .ptx import ld_global_i64, st_global_i64
 
 WORD = 8
 ALIGNED = 16
 """Bytes to a multiple of which every array of a staging is aligned: what vector loads want."""
+
+THREADS = 256
+
+
+@kernel()
+def move_kernel(source, target, words):
+    """Copy ``words`` of 8 bytes between two addresses. Grid (words / 256)."""
+    word = int32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    if word < words:
+        st_global_i64(target + int64(word) * WORD, ld_global_i64(source + int64(word) * WORD))
 
 
 class Staging:
@@ -24,8 +35,8 @@ class Staging:
             places[name] = slice(end, end + array.nbytes)
             end += -(-array.nbytes // ALIGNED) * ALIGNED
         words = max(1, end // WORD)
-        host, self._seen = pinned((words,), np.uint64)
-        self._words = array_module().zeros((words,), np.uint64)
+        host, self._seen = pinned((words,), np.int64)
+        self._words = array_module().zeros((words,), np.int64)
         bytes_ = {side: whole.view(np.uint8) for side, whole in (("host", host), ("device", self._words))}
 
         def views(side):
@@ -43,7 +54,8 @@ class Staging:
 
     def move(self):
         """Copy the host's side to the device: a launch, which can be captured."""
-        self._words[...] = self._seen
+        words = self._words.size
+        launch(move_kernel, -(-words // THREADS), THREADS, (address(self._seen), address(self._words), words))
 
 
 class Program:

@@ -200,6 +200,12 @@ def _sort_pairs():
     yield "sort_pairs", sort_kernel.build(), _numbers(6), {}
 
 
+def _program():
+    from .program import move_kernel
+
+    yield "program_move", move_kernel, _signature("int64", "int64", "int64"), {}
+
+
 _MODULES = {
     "attend_kernel": _attend_kernel,
     "append_kv": _append_kv,
@@ -210,6 +216,7 @@ _MODULES = {
     "attend_merge": _attend_merge,
     "recurrent": _recurrent,
     "last_cells": _last_cells,
+    "program": _program,
     "sample_kernel": _sample_kernel,
     "elements": _elements,
     "norm": _norm,
