@@ -25,8 +25,12 @@ ALLOWED = {
     "tail": TAILS,
     "rule": RULES,
     "page": PAGES,
+    "queries": (None, "full"),
     "seed": range(2**63),
 }
+
+ODD = np.float32(float.fromhex("0x1.f5c28ep-1"))
+"""A factor of 24 significant bits, near 1: what it multiplies has 24 bits too, rounded once."""
 
 _COMMON = REAL.top_blocks + 128
 """Blocks from which the rows of a window choose: they share most of a selection, as rows of a real window do."""
@@ -88,7 +92,8 @@ def make_inputs(recipe):
     ``ids`` [rows, 2051] int32, ``steps`` [rows, 4] int32.
 
     recipe  format, context, rows, tail, rule, page, seed: the last row sees context + tail cells. Queries are
-            bell-shaped with deviation 2.3, which makes scores of deviation 2 and a moderately peaked softmax.
+            bell-shaped with deviation 2.3, which makes scores of deviation 2 and a moderately peaked softmax. They have
+            18 bits, which fixed point of 22 bits holds as they are; ``queries`` ``full`` gives them 24.
 
     Raises CaseError, naming the parameter, on a recipe outside :data:`ALLOWED`.
     """
@@ -97,6 +102,7 @@ def make_inputs(recipe):
     ids = selection(recipe, steps)
     cells = np.unique(ids[ids >= 0]).astype(np.int64)
     q = inputs.bell(recipe["seed"], "attend.q", recipe["rows"], REAL.n_head * REAL.head_dim, 2.0)
+    q = q * ODD if recipe.get("queries") == "full" else q
     kv = paged(recipe, cells, recipe["context"] + recipe["tail"])
     return {"q": q.reshape(-1, REAL.n_head, REAL.head_dim), "kv": kv, "ids": ids, "steps": steps}
 
@@ -118,7 +124,8 @@ def produce(recipe, compute=attend):
 
 
 def grid():
-    """Recipes in which every pair of values of context, rows, tail, format and rule occurs.
+    """Recipes in which every pair of values of context, rows, tail, format and rule occurs, and one of each format with
+    full queries.
 
     The page size follows the context: few cells of a large page are selected in a long one, and all of the page would
     have to be held.
@@ -135,3 +142,14 @@ def grid():
                 "page": pages[context][j],
                 "seed": 7,
             }
+    for i, format in enumerate(EXACT_FORMATS):
+        yield {
+            "format": format,
+            "context": CONTEXTS[i],
+            "rows": ROWS[-1 - i],
+            "tail": TAILS[1 + i],
+            "rule": RULES[i % 2],
+            "page": 4,
+            "queries": "full",
+            "seed": 7,
+        }

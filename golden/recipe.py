@@ -14,12 +14,17 @@ TAILS = (0, 1, 2, 3)
 def check(family, recipe, allowed):
     """Raises CaseError, a ValueError, unless ``recipe`` holds just the keys of ``allowed``, with values that it allows.
 
-    allowed  key -> a tuple of values, or (for ``range``) the integers it holds
+    allowed  key -> a tuple of values, or (for ``range``) the integers it holds. A key with None among its values may be
+             missing
     """
     for key in recipe:
         if key not in allowed:
             raise CaseError(f"{family}: {key}: is no parameter; there are {', '.join(allowed)}")
     for key, values in allowed.items():
+        if isinstance(values, tuple) and None in values:
+            values = tuple(value for value in values if value is not None)
+            if key not in recipe:
+                continue
         if key not in recipe:
             raise CaseError(f"{family}: {key}: is missing")
         value = recipe[key]
@@ -37,7 +42,7 @@ def window(recipe):
 
 def name_of(family, recipe):
     """A golden's name from its recipe, without the seed: ``attend-64k-int8-4rows-tail3-blocks-page4``."""
-    words = {"slots": "{}slots", "rows": "{}rows", "tail": "tail{}", "page": "page{}"}
+    words = {"slots": "{}slots", "rows": "{}rows", "tail": "tail{}", "page": "page{}", "queries": "{}-queries"}
     parts = [words.get(key, "{}").format(value) for key, value in recipe.items() if key not in ("context", "seed")]
     cells = recipe["context"]
     large = ((2**20, "m"), (2**10, "k"))

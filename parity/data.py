@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from qsa.golden import inputs
-from qsa.golden.attend import selection
+from qsa.golden.attend import ODD, selection
 from qsa.reference.attend import attend, selected_cells, softmax_attention
 from qsa.reference.formats import rotate
 from qsa.reference.geometry import REAL, step_records
@@ -21,9 +21,6 @@ from .compare import relative_error
 
 SCORES = {"flat": 2.0**-6, "ordinary": 1.0, "peaked": 16.0}
 """Kind of scores -> factor of the query: deviations of the scores of about 0.02, 1.3 and 21 nats."""
-
-ODD = np.float32(float.fromhex("0x1.f5c28ep-1"))
-"""A factor of 24 significant bits, near 1."""
 
 CHUNK = 64
 """Cells of one chunk of the twin, as of the standing float path (design section 8)."""

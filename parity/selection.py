@@ -13,7 +13,7 @@ from qsa.golden.recipe import window
 from qsa.reference import exact
 from qsa.reference.append_index import append_index
 from qsa.reference.block_scores import block_scores
-from qsa.reference.geometry import REAL, RULES
+from qsa.reference.geometry import REAL, RULES, step_records
 from qsa.reference.index import Index
 from qsa.reference.select import select
 
@@ -23,6 +23,7 @@ from .margins import margins
 
 OPERATIONS = {
     "select": family.ALLOWED,
+    "unused": family.ALLOWED,
     "indexer": {
         "rule": RULES,
         "context": range(2**17 + 1),
@@ -53,6 +54,8 @@ def cases(arithmetic):
         # Either side of 135,168 cells, which some kernels hold in registers, and of 2^18 blocks.
         for context, tail in ((135168, 0), (135168, 1), (160000, 2), (1200000, 1)):
             yield _case("select", rule=rule, scores=family.SCORES[0], context=context, rows=1, tail=tail, seed=5)
+        for context, rows in ((64, 3), (8192, 8)):
+            yield _case("unused", rule=rule, scores=family.SCORES[0], context=context, rows=rows, tail=1, seed=6)
         for context, rows, tail in ((8, 2, 2), (2048, 3, 1), (8192, 4, 3)):
             yield _case("indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
 
@@ -65,13 +68,21 @@ def _case(op, **recipe):
 def check(backend, recipe):
     """The comparisons of one case."""
     given = {key: value for key, value in recipe.items() if key != "op"}
-    return (_select if recipe["op"] == "select" else _indexer)(backend, given)
+    return {"select": _select, "unused": _unused, "indexer": _indexer}[recipe["op"]](backend, given)
 
 
 def _select(backend, recipe):
     given = family.make_inputs(recipe)
     got = backend.select(**given)
     return [_ids("select", select(**given), got, given["scores"], given["steps"])]
+
+
+def _unused(backend, recipe):
+    """Every other row is one that no sequence uses, as a captured launch has them: it selects nothing."""
+    given = family.make_inputs(recipe)
+    given["steps"][1::2] = step_records([-1], recipe["rule"])
+    got = backend.select(**given)
+    return [_ids("select: unused rows", select(**given), got, given["scores"], given["steps"])]
 
 
 def _ids(name, expected, got, scores, steps):

@@ -15,11 +15,14 @@ from .compare import equal, error
 
 SCHEDULES = ("split", "step", "multi")
 
+MIXED = "mixed"
+"""In the place of a format: every slot of a ``multi`` case has another one."""
+
 OPERATIONS = {
     "attend": {
         "schedule": SCHEDULES,
         "splits": range(1, MAX_SPLITS + 1),
-        "format": (*EXACT_FORMATS, "fp16"),
+        "format": (*EXACT_FORMATS, "fp16", MIXED),
         "context": range(2**24 + 1),
         "rows": range(1, 9),
         "tail": range(4),
@@ -40,6 +43,9 @@ def cases(arithmetic):
                 yield _case("split", splits, format, context, rows, tail)
             for schedule in ("step", "multi"):
                 yield _case(schedule, 1, format, context, rows, tail)
+    # A row for each slot at least.
+    for context, rows, tail in ((500, 3, 2), (16384, 4, 3)):
+        yield _case("multi", 1, MIXED, context, rows, tail)
 
 
 def _case(schedule, splits, format, context, rows, tail):
@@ -52,6 +58,8 @@ def check(backend, recipe):
     """The comparisons of one case."""
     if recipe["schedule"] == "multi":
         return _multi(backend, recipe)
+    if recipe["format"] == MIXED:
+        raise case.CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
     w = data.window(recipe)
     standard = backend.attend(w.q, w.kv, w.ids, w.steps)
     if recipe["schedule"] == "split":
@@ -74,7 +82,9 @@ def _multi(backend, recipe):
     for slot in range(SLOTS):
         # One row at least sees fewer cells than a row of the next slot.
         context = max(recipe["context"] - 4 * slot, recipe["rows"])
-        windows.append(data.window({**recipe, "context": context, "seed": recipe["seed"] + slot}))
+        format = EXACT_FORMATS[slot % len(EXACT_FORMATS)] if recipe["format"] == MIXED else recipe["format"]
+        given = {"format": format, "context": context, "seed": recipe["seed"] + slot}
+        windows.append(data.window({**recipe, **given}))
     slots = np.arange(recipe["rows"], dtype=np.int32) % SLOTS
     q, ids, steps = (
         np.stack([getattr(windows[slot], name)[row] for row, slot in enumerate(slots)])

@@ -18,13 +18,17 @@ ATTEND = {
     "split": "split:op=attend,schedule=split,splits=7,format=int8,context=500,rows=2,tail=2,seed=1",
     "step": "split:op=attend,schedule=step,splits=1,format=int8,context=500,rows=2,tail=2,seed=1",
     "multi": "split:op=attend,schedule=multi,splits=1,format=int8,context=500,rows=4,tail=2,seed=1",
+    "mixed": "split:op=attend,schedule=multi,splits=1,format=mixed,context=500,rows=3,tail=2,seed=1",
+    "corners": "accuracy:op=corners,format=int8,rows=3,seed=7",
     "golden": "attend:format=int8,context=1024,rows=1,tail=0,rule=blocks,page=512,seed=7",
+    "full": "attend:format=int8,context=1024,rows=8,tail=1,rule=blocks,page=4,queries=full,seed=7",
 }
 SELECT = {
     "equal": "selection:op=select,rule=blocks,scores=equal,context=2052,rows=1,tail=1,seed=1",
     "levels": "selection:op=select,rule=cells,scores=levels,context=8192,rows=2,tail=3,seed=2",
     "special": "selection:op=select,rule=blocks,scores=special,context=8192,rows=2,tail=1,seed=2",
     "513": "selection:op=select,rule=blocks,scores=continuous,context=2056,rows=1,tail=0,seed=1",
+    "unused": "selection:op=unused,rule=blocks,scores=continuous,context=64,rows=3,tail=1,seed=6",
     "golden": "select:rule=blocks,scores=continuous,context=1024,rows=1,tail=0,seed=7",
 }
 INDEXER = "selection:op=indexer,rule=blocks,context=3072,rows=3,tail=1,seed=4"

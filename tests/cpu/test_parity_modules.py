@@ -10,7 +10,7 @@ from mutants import ATTEND, INDEXER, KEYS, KV, KV_PAGES, SCORES, SELECT, attend,
 from qsa.kernels.ops import refuse
 from qsa.parity import localise, suite
 from qsa.parity.backend import GUARD
-from qsa.reference.exact.scalar import exp2
+from qsa.reference.exact.scalar import exp2, fixed_point
 from qsa.reference.kv import PagedKV
 
 stages = importlib.import_module("qsa.reference.exact.attend")
@@ -134,6 +134,32 @@ def test_exp2_off_in_its_last_bit(backend, monkeypatch):
     caught(ATTEND["golden"], backend(attend=off), "golden attend-1k-int8", "blocks differ: [0, ")
 
 
+@pytest.mark.parametrize("power", [20, 22, 23, 25])
+def test_scores_clamped_at_another_limit(power, backend, monkeypatch):
+    def off(q, kv, ids, steps):
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "SCORE_LIMIT", np.float32(2**power))
+            return attend(q, kv, ids, steps)
+
+    caught(ATTEND["corners"], backend(attend=off), "attend: corners")
+
+
+def test_a_query_cut_off_instead_of_rounded(backend, monkeypatch):
+    """The goldens' other queries have no bit to cut off."""
+
+    def cut(q):
+        _, e = fixed_point(q)
+        return np.trunc(np.ldexp(q.astype(np.float64), 22 - e[..., None])).astype(np.int64), e
+
+    def off(q, kv, ids, steps):
+        with monkeypatch.context() as patch:
+            patch.setattr(stages, "fixed_point", cut)
+            return attend(q, kv, ids, steps)
+
+    assert run(ATTEND["golden"], backend(attend=off)).status == "passed"
+    caught(ATTEND["full"], backend(attend=off), "golden attend-1k-int8-8rows-tail1-blocks-page4-full-queries")
+
+
 def test_a_page_that_is_not_resident_read_as_zeros(backend):
     def zeros(q, kv, ids, steps):
         table = kv.table.copy()
@@ -190,6 +216,16 @@ def test_several_slots_read_from_the_pool_of_the_first(backend):
         return attend(q, kv, np.minimum(ids, 489), steps, slots)
 
     caught(ATTEND["multi"], backend(attend=multi), "multi, slot 1")
+
+
+def test_several_slots_taken_to_have_the_format_of_the_first(backend):
+    def multi(q, kv, ids, steps, slots=None, *, schedule="batch"):
+        if schedule == "multi" and len({one.pool.format for one in kv}) > 1:
+            kv = [kv[0]] * len(kv)
+        return attend(q, kv, ids, steps, slots)
+
+    assert run(ATTEND["multi"], backend(attend=multi)).status == "passed"
+    caught(ATTEND["mixed"], backend(attend=multi), "multi, slot 1", "multi, slot 2")
 
 
 def test_an_exception_is_a_failed_case_and_the_run_goes_on(backend):

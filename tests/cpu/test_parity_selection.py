@@ -82,6 +82,15 @@ def test_a_tail_that_is_not_selected(backend):
     caught(SELECT["levels"], backend(select=wrong), "of the tail is not selected")
 
 
+def test_an_unused_row_that_is_filled(backend):
+    def wrong(scores, steps, rule):
+        ids = exact.select(scores, steps, rule=rule)
+        ids[steps[:, 1] == 0, 0] = 0
+        return ids
+
+    caught(SELECT["unused"], backend(select=wrong), "row 1", "id 0 behind the width of 0")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
