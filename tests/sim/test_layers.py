@@ -1,0 +1,72 @@
+"""The layers' operations without a state on CUDA, in the simulator."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from attention import generator
+from layer_cases import (  # noqa: F401
+    Backend,
+    equal,
+    spread,
+    stacked_experts,
+    test_bad_input_is_named,
+    test_bytes_are_those_of_the_exact_arithmetic,
+    test_columns_of_a_wider_array,
+    test_experts_of_one_expert_and_of_none,
+    test_launches,
+    test_linear_and_experts_read_columns_too,
+    test_linear_of_any_weights,
+    test_linear_of_the_largest_products,
+    test_norms_of_any_width,
+    test_route_of_ties_and_special_numbers,
+)
+from layer_problems import stacked
+
+from qsa.kernels.cuda import simulate
+from qsa.reference.exact import layers as exact
+
+
+class _Device:
+    """Arrays of the host are those of the device: nothing is copied, so that views stay views."""
+
+    to_device = to_host = staticmethod(lambda x: x)
+    array_module = staticmethod(lambda: np)
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return Backend(simulate.load("layers"), _Device, simulate.launches)
+
+
+def test_without_tensor_cores(backend):
+    """The products by dp4a, as before sm_80: a step's and a longer call's, and sorted pairs."""
+    rng = generator(3)
+    weight = stacked(rng, 17, 70)
+    gate_up, down = stacked_experts(rng, 2, 5, 9)
+    turing = replace(simulate.settings.properties, compute_capability=(7, 5))
+    with simulate.configured(properties=turing):
+        for rows in (1, 9):
+            x = spread(rng, rows, 70)
+            equal(backend.linear(x, backend.load_linear(weight)), exact.linear(x, weight))
+        x, shares, ids = spread(rng, 9, 9), spread(rng, 9, 1), rng.integers(0, 2, (9, 1))
+        got = backend.experts(x, ids, shares, backend.load_linear(gate_up), backend.load_linear(down))
+    equal(got, exact.experts(x, ids, shares, gate_up, down))
+
+
+def test_an_address_in_a_gap_of_a_view_is_a_fault():
+    """The simulator holds a kernel to the elements of a view, not to the array behind it."""
+    compiler, ptx = simulate.load("compiler"), simulate.load("ptx")
+
+    def read(address, out):
+        out[0] = ptx.ld_global_f32_nc(address)
+
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    view, out = x[:, 1:3], np.zeros(1, np.float32)
+    base = compiler.address(view)
+    for offset, value in ((0, 1), (4, 2), (16, 5), (36, 10)):
+        simulate.launch(compiler.kernel()(read), 1, 1, (base + offset, out))
+        assert out[0] == value
+    for offset in (-4, 8, 12, 40, 48):
+        with pytest.raises(simulate.SimulationError, match="bounds"):
+            simulate.launch(compiler.kernel()(read), 1, 1, (base + offset, out))
