@@ -10,6 +10,7 @@ from attention import generator
 from exact_models import SMALL_CONFIG, int8, round_kv, small_model
 from layer_problems import PROBLEMS
 
+from qsa.engine import Drafting, generate, score
 from qsa.kernels import cpu, float_layers
 from qsa.kernels.arithmetic import Arithmetic
 from qsa.kernels.float_layers import FloatLayers
@@ -178,6 +179,24 @@ def test_the_split_switch_leaves_prompts_alone():
     plain = run(one, ids, [1400], "fp16")
     with override(split_attn=True):
         assert np.array_equal(plain, run(one, ids, [1400], "fp16"))
+
+
+def test_text_with_drafts_and_rollbacks(model, ids):
+    """A row's logits differ by some 1e-6 of their norm from window to window, so no byte is promised; the two largest
+    of these rows lie further apart than that, which is held too, and so the texts are equal."""
+    plain = generate(model, ids[:40], max_tokens=30)
+    drafted = generate(model, ids[:40], max_tokens=30, drafting=Drafting(4))
+    assert drafted.tokens == plain.tokens and drafted.statistics.rollbacks > 0
+    assert drafted.statistics.draft_failures == 0
+    rows = run(model, np.concatenate([ids[:40], plain.tokens]), [70])[39:-1]
+    second, best = np.partition(rows, -2, axis=1)[:, -2:].T
+    assert ((best - second) > 1e-5 * np.linalg.norm(rows, axis=1)).all()
+
+
+def test_scores_through_windows(model, reference, ids):
+    exact_model = ExactModel.from_model(reference, backend=Arithmetic(cpu, "exact"))
+    got, want = score(model, ids), score(exact_model, ids)
+    assert abs(got.mean - want.mean) < 0.005 and np.mean(got.top == want.top) > 0.9
 
 
 def test_the_switch_does_not_change_a_models_arithmetic(model, reference, ids):
