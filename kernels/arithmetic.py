@@ -13,6 +13,8 @@ class Arithmetic:
         self.layers = backend.layers if layers is None else layers
 
     def __getattr__(self, name):
+        if name == "_backend":  # a copy asks for it before it has it
+            raise AttributeError(name)
         return getattr(self._backend, name)
 
     def attend(self, *arguments, **keywords):

@@ -1,6 +1,7 @@
 """The float arithmetic of a whole model: float64 agrees on the same weights, int8 weights and the split cost little."""
 
 import ast
+import copy
 import inspect
 from dataclasses import replace
 
@@ -207,6 +208,11 @@ def test_the_switch_does_not_change_a_models_arithmetic(model, reference, ids):
             got = run(exact_model, ids, [N]), run(model, ids, [N])
         assert np.array_equal(want[0], got[0]) and np.array_equal(want[1], got[1])
     assert np.array_equal(want[0], run(ExactModel.from_model(reference, backend=exact), ids, [N]))
+
+
+def test_a_backend_in_an_arithmetic_is_still_that_backend():
+    one = copy.copy(Arithmetic(cpu, "float"))
+    assert one.select is cpu.select and one.layers is cpu.layers and not hasattr(one, "to_device")
 
 
 def test_quantised_weights_are_multiplied_as_what_they_stand_for(reference, ids):
