@@ -112,12 +112,14 @@ def embed_kernel():
 
 
 def embed(ids, table):
-    """Rows of a table: float32 [..., dim] of ``ids`` [...] int64 on the device; as ``reference.exact.linear.embed``.
+    """Rows of a table: float32 [..., dim] of ``ids`` [...] int64; as ``reference.exact.linear.embed``.
 
+    ``ids`` on the device, as a captured call needs them, or a NumPy array, which is moved there first.
     ``table``: ``QuantisedLinear`` [rows, dim] of C-contiguous arrays on the device (:func:`load_table`). An id outside
     the table gives a row of NaN. Raises ValueError on other dtypes and layouts. One launch.
     """
     xp = array_module()
+    ids = xp.asarray(ids)
     needed = ("ids", ids, "int64"), ("codes", table.codes, "int8"), ("scale", table.scale, "float16")
     for name, array, dtype in needed:
         if not isinstance(array, xp.ndarray) or array.dtype != dtype or not array.flags.c_contiguous:
