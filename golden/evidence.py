@@ -14,7 +14,7 @@
 ==================  ==================================================================================================
 
 A status is ``passed``, ``failed`` or ``unsupported``. A step that crashed or ran past its time is ``failed`` and its
-reason says so. A benchmark's results hold ``rows``, see :data:`ROW`.
+reason says so. A benchmark's results hold ``rows``, see :data:`ROW`, or ``switches``, see :data:`SWITCH`.
 """
 
 import math
@@ -47,6 +47,10 @@ ROW = {
 """Fields of a benchmark's row. ``contract``: hot or cold, graph or launch, the median of how many. ``limit``: what was
 measured in the same run as the case's limit; ``share`` = limit_us / median_us. The four times and the share are None in
 a row whose result was not correct: a wrong kernel has no speed."""
+
+SWITCH = {"switch": str, "what": str, "contexts": list, "off_us": list, "on_us": list}
+"""Fields of a row about a switch: for each of its contexts (cells) the microseconds of what is timed, off and on. The
+two sides gave the same bytes, or there is no row."""
 
 _HEX = re.compile(r"[0-9a-f]{32}")
 _DEVICE = {"name": str, "compute_capability": str, "multiprocessors": int, "memory": int, "l2": int}
@@ -173,8 +177,17 @@ def stale(record, fingerprint=None):
 
 def rows(record):
     """Rows of the record's benchmark, case -> row; empty without one."""
+    return {row["case"]: row for row in _benchmark(record, "rows")}
+
+
+def switches(record):
+    """Rows of the record's benchmark about switches, in order; empty without one."""
+    return _benchmark(record, "switches")
+
+
+def _benchmark(record, key):
     steps = record["sections"].get("benchmark", {"steps": []})["steps"]
-    return {row["case"]: row for step in steps for row in step["results"].get("rows", [])}
+    return [row for step in steps for row in step["results"].get(key, [])]
 
 
 def _require(condition, where, field, rule):
@@ -215,6 +228,15 @@ def check_row(row, where, prefix):
     return row
 
 
+def check_switch(row, where, prefix):
+    """``row`` about a switch, or EvidenceError that names the file and the field."""
+    _check_fields(row, SWITCH, where, prefix)
+    for key, kind in (("contexts", int), ("off_us", float), ("on_us", float)):
+        good = len(row[key]) == len(row["contexts"]) and all(_is(value, kind) and value > 0 for value in row[key])
+        _require(good, where, f"{prefix}.{key}", f"is {row[key]}: must be a number above 0 for each context")
+    return row
+
+
 def check(record, where, name):
     """``record`` as read from the file ``where``, or EvidenceError that names the file and the first bad field."""
     _check_fields(record, _RECORD, where, "")
@@ -232,9 +254,9 @@ def check(record, where, name):
         _check_fields(value, _SECTION, where, field)
         for place, step in enumerate(value["steps"]):
             _check_fields(step, _STEP, where, f"{field}.steps[{place}]")
-            found = step["results"].get("rows", []) if key == "benchmark" else []
-            for at, row in enumerate(found):
-                check_row(row, where, f"{field}.steps[{place}].results.rows[{at}]")
+            for kind, check_one in (("rows", check_row), ("switches", check_switch)) if key == "benchmark" else ():
+                for at, row in enumerate(step["results"].get(kind, [])):
+                    check_one(row, where, f"{field}.steps[{place}].results.{kind}[{at}]")
     rule = "does not fit the other fields: the file was changed by hand; run `qsa evidence run` on the device"
     _require(record == sealed(record), where, "seal", rule)
     return record

@@ -123,9 +123,9 @@ def _bench(backend, tally, console):
         console.print("bench: not timed: the results are wrong", **PLAIN)
     else:
         # Imported here: it needs CuPy.
-        from . import verify_bench
+        from . import switch_table, verify_bench
 
-        for line in verify_bench.lines(verify_bench.table()):
+        for line in switch_table.lines(verify_bench.table()):
             console.print(line, **PLAIN)
 
 

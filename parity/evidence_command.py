@@ -14,7 +14,7 @@ from rich.table import Table
 
 from qsa.golden import evidence, sources
 
-from . import evidence_run
+from . import evidence_run, switch_table
 from .command import check_target
 
 SHOWN = 6
@@ -117,6 +117,8 @@ def show(arguments):
         console.print(_steps(record))
         if evidence.rows(record):
             console.print(_timings(record))
+        for line in switch_table.lines(switch_table.from_json(evidence.switches(record))):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

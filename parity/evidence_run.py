@@ -92,6 +92,13 @@ def read_benchmark(path, finished):
     return ("passed" if results["rows"] else "unsupported"), "", results
 
 
+def read_switches(path, finished):
+    """A report of ``parity.verify_bench``: ``switches``, rows of :data:`qsa.golden.evidence.SWITCH`. It stops at the
+    first switch whose two sides give different bytes."""
+    results = json.loads(path.read_text())
+    return ("passed", "", results) if finished.code == 0 else ("failed", finished.reason, results)
+
+
 def read_sanitizer(path, finished):
     """What compute-sanitizer printed; passed only on its own verdict of 0 errors and a program that ended well."""
     lines = [line.lstrip("= ").rstrip() for line in finished.output.splitlines() if line.startswith("=========")]
@@ -146,6 +153,7 @@ def _sanitizer_steps():
 
 def _benchmark_steps():
     yield Step("timings", ("-m", "qsa.parity.benchmark", "--json", "{out}"), read_benchmark)
+    yield Step("switches", ("-m", "qsa.parity.verify_bench", "--json", "{out}"), read_switches)
 
 
 SECTIONS = {

@@ -1,16 +1,20 @@
 """``qsa parity verify-batch --bench``: what each switch is worth, timed on a CUDA device by graph replay.
 
+    python -m qsa.parity.verify_bench [--json FILE]
+
 The real geometry, int8 K/V, a capacity of 200,000 cells, contexts of 1K, 16K and 64K. Off and on are compared
 before they are timed: they give the same bytes. Medians in microseconds, hot: what is read stays in the caches as far
 as it fits.
 """
 
+import argparse
+import sys
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
 from qsa.golden import inputs
+from qsa.golden.store import write_json
 from qsa.kernels import cuda
 from qsa.kernels.cuda.compiler import array_module
 from qsa.kernels.cuda.device import to_device
@@ -20,6 +24,7 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from . import timing
+from .switch_table import Row, as_json, lines
 from .verify_batch import CAPACITY_BLOCKS, DRAFT_CELLS
 
 CONTEXTS = (1024, 16384, 65536)
@@ -29,14 +34,6 @@ MAX_BLOCKS = CAPACITY_BLOCKS + 4
 
 CELLS = 4096
 """Distinct cells and keys of a pool and an index, repeated up to the capacity: making them is not what is timed."""
-
-
-class Row(NamedTuple):
-    """One line of the table: ``switch``, ``what`` is timed, and (off, on) in microseconds for each context."""
-
-    switch: str
-    what: str
-    times: tuple
 
 
 def _slot(number):
@@ -140,7 +137,7 @@ def table():
     held = [_slot(number) for number in range(2)]
 
     def row(switch, what, make):
-        return Row(switch, what, tuple(_timed(switch, *make(context)) for context in CONTEXTS))
+        return Row(switch, what, CONTEXTS, tuple(_timed(switch, *make(context)) for context in CONTEXTS))
 
     def batch(rows, context):
         w = _Window(held, rows, context)
@@ -168,9 +165,17 @@ def table():
     ]
 
 
-def lines(rows):
-    """The table as text, a line each."""
-    yield f"{'switch':18}{'timed':48}" + "".join(f"{f'{context >> 10}K: off -> on':>20}" for context in CONTEXTS)
-    for one in rows:
-        yield f"{one.switch:18}{one.what:48}" + "".join(f"{f'{a:.1f} -> {b:.1f}':>20}" for a, b in one.times)
-    yield "microseconds, median of graph replays, hot; 24 heads, int8, capacity 200,000 cells; off and on: equal bytes"
+def main(argv=None):
+    """Command line: print the table, and write it for a record. Returns 0."""
+    parser = argparse.ArgumentParser(prog="qsa.parity.verify_bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", metavar="FILE")
+    arguments = parser.parse_args(argv)
+    rows = table()
+    print("\n".join(lines(rows)), flush=True)
+    if arguments.json:
+        write_json(arguments.json, {"switches": as_json(rows)})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

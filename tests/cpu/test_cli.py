@@ -63,7 +63,7 @@ def shell(folder, *arguments):
         (["parity", "--backend", "exact", "--arithmetic", "float"], ["'float'", "'exact'"]),
         (["parity", "pages", "--case", FAST], ["'pages'", "--case"]),
         (["parity", "--case", "selektion:op=select"], ["'selektion'", "selection"]),
-        (["parity", "--case", FAST.replace("op=select", "op=choose")], ["'choose'", "select, indexer"]),
+        (["parity", "--case", FAST.replace("op=select", "op=choose")], ["'choose'", "select, unused, indexer"]),
         (["parity", "--case", FAST.replace("blocks", "best")], ["'best'", "blocks, cells"]),
         (["parity", "--case", FAST.replace(",seed=1", "")], ["seed", "missing"]),
         (["parity", "--case", FAST + ",page=4"], ["page", "no parameter"]),

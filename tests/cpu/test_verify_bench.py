@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from qsa.golden import evidence
 from qsa.kernels.switches import switches
-from qsa.parity import cli, verify_batch
+from qsa.parity import cli, evidence_run, switch_table, verify_batch
 
 verify_bench = pytest.importorskip("qsa.parity.verify_bench", reason="needs numba-cuda", exc_type=ImportError)
 
@@ -46,9 +47,21 @@ def test_a_side_that_changes_the_bytes_is_not_reported(host):
         verify_bench._timed("topk_scan", lambda: out.fill(1), lambda: out.fill(2), out)
 
 
-def test_the_table_has_a_column_for_each_context():
-    row = verify_bench.Row("topk_scan", "selection", ((2, 1), (30.04, 20), (9, 8)))
-    head, line, contract = verify_bench.lines([row])
+def test_the_table_has_a_column_for_each_context_and_comes_back_from_a_record():
+    row = switch_table.Row("topk_scan", "selection", (1024, 16384, 65536), ((2, 1), (30.04, 20), (9, 8)))
+    head, line, contract = switch_table.lines([row])
     assert [word for word in head.split() if word.endswith("K:")] == ["1K:", "16K:", "64K:"]
     assert " ".join(line.split()) == "topk_scan selection 2.0 -> 1.0 30.0 -> 20.0 9.0 -> 8.0"
     assert "capacity 200,000" in contract
+    assert switch_table.from_json(switch_table.as_json([row])) == [row]
+    assert not list(switch_table.lines([]))
+
+
+def test_the_program_writes_what_a_record_takes(tmp_path, monkeypatch):
+    row = switch_table.Row("topk_scan", "selection", (1024,), ((2.00049, 1),))
+    monkeypatch.setattr(verify_bench, "table", lambda: [row])
+    assert verify_bench.main(["--json", str(tmp_path / "table.json")]) == 0
+    status, reason, results = evidence_run.read_switches(tmp_path / "table.json", SimpleNamespace(code=0))
+    assert (status, reason) == ("passed", "")
+    assert [evidence.check_switch(one, "here", "row") for one in results["switches"]] == results["switches"]
+    assert results["switches"][0]["off_us"] == [2.0]
