@@ -84,20 +84,6 @@ def test_every_layer_has_its_name():
     assert not [name for name in exact_layers.__all__ if not callable(getattr(FloatLayers(), name, None))]
 
 
-def test_ids_may_lie_on_the_device():
-    class DeviceArray:
-        """What CuPy's arrays have in common with this: no conversion but ``get``."""
-
-        def get(self):
-            return np.array([[2, 0]])
-
-        def __array__(self, *arguments, **keywords):
-            raise TypeError("implicit conversion is not allowed")
-
-    table = np.arange(6.0, dtype=np.float16).reshape(3, 2)
-    assert np.array_equal(FloatLayers().embed(DeviceArray(), table), [[[4, 5], [0, 1]]])
-
-
 def test_rows_of_several_sequences_in_one_call():
     rng, layers = generator(6), FloatLayers()
     spans, taps = [slice(0, 2), slice(2, 3), slice(3, 7)], rng.standard_normal((4, 6)).astype(np.float32)
