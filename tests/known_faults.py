@@ -8,11 +8,12 @@ The last are left out of the simulator: it needs minutes for a row of 65,537 blo
 device's limits, are tested there with the limit lowered (``tests/sim/test_block_scores.py``).
 
 Rows whose subject is no kernel are tested where their subject is: A17 (order and histories of the sampler) in
-``tests/cpu/test_sampler.py`` and ``test_speculative.py``, A18 (text that depends on the window) and C6 (verified by the
-draft's own K/V) in ``test_speculative.py``, C9 (query and gate interleaved) and C10 (the norm's unit offset) in
-``test_reference_model.py`` and ``tests/oracle``. What the engine alone can get wrong is to be tested with the engine:
-A13 (two blocks in one slot of the page cache), A20 (a staging buffer used again too early), B1 and C8 (a copied or
-restored sequence without its indexer keys), C7 (the short convolution's state of another row).
+``tests/cpu/test_sampler.py``, ``test_speculative.py``, ``test_exact_sampler.py`` and ``test_kernels_sample.py``, A18
+(text that depends on the window) and C6 (verified by the draft's own K/V) in ``test_speculative.py``, C9 (query and
+gate interleaved) and C10 (the norm's unit offset) in ``test_reference_model.py`` and ``tests/oracle``. What the engine
+alone can get wrong is to be tested with the engine: A13 (two blocks in one slot of the page cache), A20 (a staging
+buffer used again too early), B1 and C8 (a copied or restored sequence without its indexer keys), C7 (the short
+convolution's state of another row).
 """
 
 import contextlib
@@ -35,10 +36,10 @@ class FaultBackend(Backend):
 
     ``geometry``: heads of attention problems, and the selection's budget. ``formats``: those that a test of pages goes
     through, K8V4 alone where small: it has a side of either coding. ``schedules``: operation -> the schedules
-    that the module has, None where it takes no such keyword; where small, only those of ``attend`` that cut a row
-    differently (``attend_cases`` compares them all). ``captured(call)``: a function that makes the call's
-    launches again. ``machines``: context managers, one for each kind of machine that the backend can be run as.
-    ``empty(shape, dtype)``: a new array of the module's own, of which nothing is written.
+    that the module has, None where it takes no such keyword or has one kernel for all; where small, only those of
+    ``attend`` that cut a row differently (``attend_cases`` compares them all). ``captured(call)``: a function that
+    makes the call's launches again. ``machines``: context managers, one for each kind of machine that the backend can
+    be run as. ``empty(shape, dtype)``: a new array of the module's own, of which nothing is written.
     """
 
     def __init__(
