@@ -10,6 +10,7 @@ from qsa.kernels.float_model import FloatModel
 from qsa.kernels.switches import override
 from qsa.reference.random_model import random_tensors
 
+pytestmark = pytest.mark.gpu
 N = 700
 
 
