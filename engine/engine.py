@@ -198,10 +198,12 @@ class Engine:
         """Settle one slot's rows. Returns how many are kept."""
         if isinstance(part, Exception):
             raise part
-        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists)
+        # The drafts that ran: all, or none where they made the window fail.
+        drafted = len(part.logits) - 1
+        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens[:drafted], proposal.lists[:drafted])
         count = request.emit(emitted)
         part.commit(count)
-        statistics, drafted = request.statistics, len(proposal.tokens)
+        statistics = request.statistics
         statistics.rounds += 1
         statistics.drafted += drafted
         # A stop token among the drafts ends the text before the rest of them.

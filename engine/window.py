@@ -39,8 +39,9 @@ class Part:
 def run_window(runner, ids, slots):
     """Run a window: for every one of ``slots`` its entry of ``ids`` (a list: the last token and its drafts).
 
-    Returns for every slot a :class:`Part`, or the exception that its rows raised. A slot whose rows fail is where it
-    was before; so is one that shared the call with it, and its rows then run without it: the bytes are the same.
+    Returns for every slot a :class:`Part`, or the exception that its first row raised. When a call fails, its slots go
+    back to where they were and run one by one: the bytes are the same. A slot that fails alone runs once more without
+    its drafts, whose part has one row then: a draft must not end a text that goes on without it.
     """
     # One row alone cannot be rejected, and nobody is there whom its failure could harm.
     reversible = len(slots) > 1 or len(ids[0]) > 1
@@ -53,9 +54,9 @@ def run_window(runner, ids, slots):
         for slot, snapshot in zip(slots, snapshots, strict=True):
             if reversible:
                 runner.restore(slot, snapshot)
-        if len(slots) == 1:
-            return [error]
-        return [run_window(runner, [one], [slot])[0] for one, slot in zip(ids, slots, strict=True)]
+        if len(slots) > 1:
+            return [run_window(runner, [one], [slot])[0] for one, slot in zip(ids, slots, strict=True)]
+        return run_window(runner, [ids[0][:1]], slots) if len(ids[0]) > 1 else [error]
     ends = np.cumsum([len(one) for one in ids]).tolist()
     parts = []
     for one, slot, end, snapshot in zip(ids, slots, ends, snapshots, strict=True):

@@ -209,3 +209,14 @@ def test_logits_do_not_depend_on_what_is_sampled_from_them(model):
     """The helper's plain runs and the engine's agree, so that other tests may lean on them."""
     assert plain(IDS, 10).tokens == plain(IDS, 30).tokens[:10]
     assert np.unique(plain(IDS, 30).tokens).size > 10
+
+
+def test_a_prompt_of_many_chunks_reads_as_any_other(model):
+    """Known faults A20 and B8: 4,096 tokens and what follows, three times, in chunks that a page and a block divide and
+    in chunks that they do not."""
+    ids = prompt(4096, seed=7)
+    found = set()
+    for chunk, drafting in ((1024, DRAFTED), (1024, None), (999, DRAFTED)):
+        request, digest, _ = finished(Engine(model, 1, 4200, chunk=chunk), ids, max_tokens=6, drafting=drafting)
+        found.add((*request.tokens, digest))
+    assert len(found) == 1

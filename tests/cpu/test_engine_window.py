@@ -137,15 +137,25 @@ def test_a_row_and_a_fresh_prompt_in_one_call_are_what_they_are_alone(model):
 
 
 def test_a_window_that_fails_leaves_its_neighbours_as_if_it_had_not_been(model):
-    """One slot's rows do not fit; the call fails after nothing or after half of it, and the others' rows run."""
-    small, other = Slot(model, 44), started(model)
-    Runner(model).run([START], [small])
-    before = small.digest()
-    failed, part = run_window(Runner(model), [TEXT[:4], TEXT[:4]], [small, other])
-    assert isinstance(failed, ValueError) and "the state holds 44" in str(failed)
-    assert small.digest() == before
+    """One slot is full: it stays as it was, and the other's rows run."""
+    full, other = Slot(model, 41, page_size=1), started(model)
+    Runner(model).run([START], [full])
+    before = full.digest()
+    failed, part = run_window(Runner(model), [TEXT[:4], TEXT[:4]], [full, other])
+    assert isinstance(failed, ValueError) and "the state holds 41" in str(failed)
+    assert full.digest() == before
     part.commit(2)
     assert other.digest() == single_rows(model, 2)[0].digest()
+
+
+def test_drafts_that_make_a_window_fail_are_left_out(model):
+    """There is room for the row and not for its drafts."""
+    slot = Slot(model, 42, page_size=1)
+    Runner(model).run([START], [slot])
+    part = run_window(Runner(model), [TEXT[:4]], [slot])[0]
+    part.commit(1)
+    alone, logits = single_rows(model, 1)
+    assert slot.digest() == alone.digest() and np.array_equal(part.logits, logits)
 
 
 @pytest.mark.parametrize("keep", [0, 4, -1])

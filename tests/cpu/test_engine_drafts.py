@@ -1,0 +1,287 @@
+"""The draft layer: its cells, its chain, its window, and that nothing it does reaches the text."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from engine_models import DRAFTED, VOCAB, engine_model, plain, prompt
+from exact_models import small_model
+
+from qsa.engine import Drafting, Engine, Sampling, Slot, cells, sampling
+from qsa.engine.draft import Asked, Kept, LayerDrafter, Proposal
+from qsa.engine.runner import Runner
+from qsa.kernels import cpu
+from qsa.kernels.switches import override
+from qsa.reference.exact import sampler
+from qsa.reference.exact.model import ExactModel
+from qsa.reference.sampler import DRAFTER
+
+IDS = tuple(prompt(45))
+HOT = Sampling(temperature=1.3, top_k=12)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return engine_model()
+
+
+def request_of(model, ids, tokens, **options):
+    """(request, slot) of a text that has come to ``tokens``, the draft layer's cells caught up in one piece."""
+    engine = Engine(model, 1, 120)
+    request = engine.submit(list(ids), 60, **{"drafting": Drafting(8)} | options)
+    slot, runner, drafter = engine.slots[0], engine.runner, engine.drafter
+    sequence = [*ids, *tokens]
+    output = runner.run([sequence[:-1]], [slot])
+    request.tokens, request.sequence = list(tokens), sequence
+    drafter.catch_up([Kept(request, slot, 0, output.streams, sequence[1:])])
+    return request, slot, drafter
+
+
+def by_hand(model, request, slot, count):
+    """The drafts that the layer's own loop gives, in cells of its own: (tokens, probabilities)."""
+    streams = model.run([request.sequence[:-1]], [model.init_state(120)]).streams
+    state = model.draft.init_state(120)
+    n = len(request.sequence) - 1
+    x, own = model.draft.forward(streams, np.array(request.sequence[1:]), [0], [n], [state])
+    tokens, shares = [], []
+    for place in range(count):
+        logits = model.logits(x[-1:])[0]
+        tokens.append(int(logits.argmax()))
+        weight = np.exp(logits.astype(np.float64) - logits.max())
+        shares.append(weight[tokens[-1]] / weight.sum())
+        x, own = model.draft.forward(own[-1:], np.array(tokens[-1:]), [n + place], [1], [state])
+    return tokens, shares
+
+
+def test_a_chain_is_the_layers_own_loop(model):
+    request, slot, drafter = request_of(model, IDS, plain(IDS, 9).tokens)
+    tokens, shares = by_hand(model, request, slot, 7)
+    for _ in range(2):  # A proposal leaves nothing behind.
+        proposal = drafter.propose([Asked(request, slot, 7)])[0]
+        assert proposal.tokens == tokens and proposal.lists == [None] * 7
+    logits = slot.draft.tip[0]
+    assert sampling.probability(logits, tokens[0]) == pytest.approx(shares[0], rel=1e-6)
+
+
+def test_a_draft_is_the_last_one_when_it_is_improbable(model):
+    request, slot, drafter = request_of(model, IDS, plain(IDS, 9).tokens)
+    tokens, shares = by_hand(model, request, slot, 7)
+    for min_p in (0, 0.5 * min(shares), *(share * 1.001 for share in shares), 1):
+        request.drafting = Drafting(8, min_p=min_p)
+        count = next((place for place, share in enumerate(shares, 1) if share < min_p), 7)
+        assert drafter.propose([Asked(request, slot, 7)])[0].tokens == tokens[:count]
+
+
+@pytest.mark.parametrize("spec, max_t, most", [(1, 8, 0), (4, 8, 3), (8, 3, 2), (8, 8, 7), (8, 1, 0)])
+def test_spec_and_max_t_bound_a_window(model, spec, max_t, most):
+    engine = Engine(model, 1, 120)
+    request = engine.submit(list(IDS), 30, drafting=Drafting(spec, max_t=max_t))
+    engine.run()
+    counts = request.statistics
+    assert request.tokens == plain(IDS, 30).tokens
+    assert counts.drafted <= most * counts.rounds and (counts.drafted > (most - 1) * counts.rounds or not most)
+
+
+@pytest.mark.parametrize("chunk, windows", [(1, [1] * 12), (7, [4, 1, 8, 3]), (64, [8, 8])])
+def test_cells_are_the_same_however_a_text_came_about(model, chunk, windows):
+    """Chunks, windows and what was rejected leave the draft layer the cells of its whole text read at once."""
+    runner, drafter = Runner(model), LayerDrafter(Runner(model))
+    text = [*IDS, *prompt(20, seed=6)]
+    slot, request = Slot(model, 90), SimpleNamespace(ids=list(IDS), drafts=True)
+    at = 0
+    pieces = [chunk] * (45 // chunk) + [45 % chunk] * bool(45 % chunk)
+    for rows, keep in [(n, n) for n in pieces] + [(8, keep) for keep in windows]:
+        before = slot.state.snapshot()
+        ids = text[at : at + keep] + [5] * (rows - keep)
+        output, journal = runner.run([ids], [slot], journal := []), journal
+        if keep < rows:
+            runner.restore(slot, before)
+            runner.replay(journal, slice(0, keep), slot)
+        drafter.catch_up([Kept(request, slot, at, output.streams[:keep], text[at + 1 : at + keep + 1])])
+        at += keep
+        assert slot.draft.n == slot.n == at
+    whole = Slot(model, 90)
+    output = runner.run([text[:at]], [whole])
+    drafter.catch_up([Kept(request, whole, 0, output.streams, text[1 : at + 1])])
+    assert slot.digest() == whole.digest() != whole.digest(draft=False)
+    assert np.array_equal(slot.draft.tip[0], whole.draft.tip[0])
+
+
+def drafts_of(model, capacity=200, **drafting):
+    """(drafted tokens in order, digest with cells, text) of a long text."""
+    engine = Engine(model, 1, capacity, chunk=33)
+    said, propose = [], engine.drafter.propose
+
+    def heard(asked):
+        proposals = propose(asked)
+        said.extend(proposals[0].tokens)
+        return proposals
+
+    engine.drafter.propose = heard
+    request = engine.submit(list(prompt(80, seed=8)), 90, drafting=Drafting(4, **drafting))
+    engine.run()
+    assert request.draft_error is None
+    return said, engine.slots[0].digest(), request.tokens
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+def test_a_ring_of_pages_is_as_good_as_all_of_them(monkeypatch, page_size):
+    """A window of 16 cells in a text of 169: the pages behind it are used again."""
+    model = engine_model(draft_window=16)
+    whole = drafts_of(model)
+    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
+    slot = Slot(model, 200, page_size)
+    assert slot.draft.state.kv.pool.n_pages == -(-24 // page_size) + 1
+    assert drafts_of(model) == whole
+
+
+def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, model):
+    model = engine_model(draft_window=16)
+    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
+    request, slot, drafter = request_of(model, IDS, prompt(40, seed=5))
+    other = Slot(model, 99, page_size=3)
+    other.restore(slot.save())
+    for one in (slot.fork(), other):
+        assert one.digest() == slot.digest()
+        again = drafter.propose([Asked(request, one, 7)])[0]
+        assert again.tokens == drafter.propose([Asked(request, slot, 7)])[0].tokens != []
+
+
+def test_a_window_is_the_requests_own(model):
+    """A window of 8 cells gives the drafts of a layer built with one, and other drafts than a wide one."""
+    narrow, built = drafts_of(model, window=8), drafts_of(engine_model(draft_window=8))
+    wide = drafts_of(model)
+    assert narrow[0] == built[0] != wide[0] and narrow[2] == wide[2]
+
+
+def test_a_slot_that_did_not_draft_is_restored_without_drafts(model):
+    engine = Engine(model, 1, 90)
+    engine.submit(list(IDS), 5)
+    engine.run()
+    other = Slot(model, 90)
+    other.restore(engine.slots[0].save())
+    request, _, drafter = request_of(model, IDS, [1])
+    assert other.draft.lost and drafter.propose([Asked(request, other, 3)])[0] == Proposal()
+    other.reset()
+    assert not other.draft.lost
+
+
+def test_under_rejection_sampling_drafts_come_from_a_list(model):
+    request, slot, drafter = request_of(model, IDS, [4, 7], sampling=HOT, acceptance="rejection", seed=9)
+    proposal = drafter.propose([Asked(request, slot, 5)])[0]
+    ids, masses = sampler.distribution(slot.draft.tip[0], request.sequence, HOT)
+    u = sampler.uniform(9, len(request.sequence) - 1, DRAFTER)[0]
+    assert proposal.tokens[0] == ids[sampler.draw(masses, u)]
+    for token, (ids, masses) in zip(proposal.tokens, proposal.lists, strict=True):
+        assert token in ids and len(ids) == len(masses) == 12
+    greedy = drafter.propose([Asked(request_of(model, IDS, [4, 7])[0], slot, 5)])[0]
+    assert greedy.lists == [None] * 5 and greedy.tokens != proposal.tokens
+
+
+def test_drafts_heed_the_penalties(model):
+    """A draft that the penalties forbid would never be accepted."""
+    request, slot, drafter = request_of(model, IDS, [4])
+    first = drafter.propose([Asked(request, slot, 1)])[0].tokens[0]
+    strict = Sampling(temperature=0, presence=1e9, last_n=-1)
+    request, slot, drafter = request_of(model, (*IDS, first), [4], sampling=strict)
+    tokens = drafter.propose([Asked(request, slot, 7)])[0].tokens
+    assert len(set(tokens)) == 7 and not set(tokens) & set(request.sequence)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_draft_attention_takes_the_split_schedule_when_its_switch_is_set(model, monkeypatch, split):
+    """Through the backend's own switch: the chain's rows are cut into parts; the prompt's, in both layers, are not."""
+    cut = []
+    kernel = cpu.attend.__globals__["attend_exact"].attend_rows
+    monkeypatch.setattr(
+        "qsa.kernels.cpu.attend_exact.attend_rows",
+        lambda q, kv, rows, ids, widths, splits, out: (
+            cut.append(splits) or kernel(q, kv, rows, ids, widths, splits, out)
+        ),
+    )
+    with override(split_attn=split):
+        request, slot, drafter = request_of(model, IDS, [4])
+        assert len(drafter.propose([Asked(request, slot, 3)])[0].tokens) == 3
+    assert cut == [None, None] + [20 if split else None] * 2
+
+
+class Careless:
+    """A drafter that does what it likes."""
+
+    def __init__(self, say, hear=lambda kept: None):
+        self.propose, self.catch_up = say, hear
+
+
+def _fails(_):
+    raise RuntimeError("no drafts today")
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        Careless(_fails),
+        Careless(lambda asked: [Proposal() for _ in asked], _fails),
+        Careless(lambda asked: []),
+        Careless(lambda asked: [None for _ in asked]),
+        Careless(lambda asked: [Proposal(["word"], [None]) for _ in asked]),
+    ],
+    ids=["propose", "catch_up", "too few", "none", "no ids"],
+)
+def test_whatever_a_drafter_raises_costs_drafts_alone(model, drafter):
+    engine = Engine(model, 2, 90, drafter=drafter)
+    requests = [engine.submit(list(IDS), 12, drafting=DRAFTED), engine.submit(list(IDS), 12)]
+    engine.run()
+    assert [one.tokens for one in requests] == [plain(IDS, 12).tokens] * 2
+    assert requests[0].statistics.draft_failures > 0 and requests[0].draft_error is not None
+    assert requests[1].statistics.draft_failures == 0 and requests[0].statistics.drafted == 0
+
+
+@pytest.mark.parametrize("junk", [[VOCAB], [-1], [3] * 20, [3, VOCAB, 3]])
+def test_drafts_that_are_no_tokens_or_too_many_are_left_out(model, junk):
+    engine = Engine(model, 1, 90, drafter=Careless(lambda asked: [Proposal(junk, [None] * len(junk))]))
+    request = engine.submit(list(IDS), 12, drafting=DRAFTED)
+    engine.run()
+    assert request.tokens == plain(IDS, 12).tokens
+    good = len([t for t in junk[:3] if t == 3]) if VOCAB not in junk else junk.index(VOCAB)
+    assert request.statistics.drafted <= good * request.statistics.rounds and request.status == "finished"
+
+
+def failing_layer(what, cell):
+    """A model whose draft layer raises, or says NaN, at cell ``cell`` of the text that begins with token 1."""
+    model = ExactModel.from_model(small_model(draft=True), backend=cpu)
+    forward = model.draft.forward
+
+    def failing(streams, next_ids, starts, counts, states, windows=None):
+        x, own = forward(streams, next_ids, starts, counts, states, windows)
+        ends = np.cumsum(counts)
+        for end, start, count, state in zip(ends, starts, counts, states, strict=True):
+            if state is failing.victim and start <= cell < start + count:
+                if what == "raises":
+                    raise ValueError("int8: values must be finite")
+                x[end - count + cell - start] = np.nan
+        return x, own
+
+    failing.victim, model.draft.forward = None, failing
+    return model, failing
+
+
+@pytest.mark.parametrize("what", ["raises", "NaN"])
+@pytest.mark.parametrize("cell", [20, 44, 45, 46, 52])
+def test_a_draft_layer_that_fails_in_one_slot_drafts_on_in_the_other(what, cell):
+    model, failing = failing_layer(what, cell)
+    engine = Engine(model, 2, 90)
+    failing.victim = engine.slots[0].draft.state
+    other = tuple(prompt(31, seed=12))
+    requests = [engine.submit(list(ids), 16, drafting=DRAFTED) for ids in (IDS, other)]
+    engine.run()
+    assert [one.tokens for one in requests] == [plain(ids, 16).tokens for ids in (IDS, other)]
+    bad, good = (one.statistics for one in requests)
+    assert good.draft_failures == 0 and good.drafted >= 15
+    # A NaN inside the prompt is in a row that nobody asks.
+    assert (bad.draft_failures > 0) == (what == "raises" or cell >= 44)
+    failing.victim = None
+    again = engine.submit(list(IDS), 16, drafting=DRAFTED)
+    engine.run()
+    assert again.slot == 0 and again.statistics.draft_failures == 0 and again.statistics.drafted > 16
