@@ -16,7 +16,7 @@ import numpy as np
 
 from . import sampling
 from .cells import DRAFT_ROWS
-from .request import Request
+from .request import MAX_ROWS, Request
 from .slot import Slot
 
 
@@ -89,9 +89,13 @@ class LayerDrafter:
         next_ids = np.concatenate([np.asarray(one.next_ids, np.int64) for one in pieces])
         slots, starts = [one.slot for one in pieces], [one.start for one in pieces]
         output = self.runner.draft(streams, next_ids, starts, counts, slots)
-        last = np.cumsum(counts) - 1
-        logits = self.runner.logits(output.x[last])
-        for slot, start, count, row, place in zip(slots, starts, counts, logits, last.tolist(), strict=True):
+        last = (np.cumsum(counts) - 1).tolist()
+        if sum(counts) <= MAX_ROWS:
+            # A runner may have the logits of so few rows already.
+            logits = self.runner.logits(output.x)[last]
+        else:
+            logits = self.runner.logits(np.concatenate([output.x[place : place + 1] for place in last]))
+        for slot, start, count, row, place in zip(slots, starts, counts, logits, last, strict=True):
             slot.draft.n = start + count
             slot.draft.tip = row, output.streams[place : place + 1].copy()
 

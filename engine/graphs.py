@@ -214,6 +214,7 @@ class GraphRunner(Runner):
 
     def run(self, ids, slots, journal=None):
         """As :meth:`Runner.run`."""
+        self.follow_switches()
         pending, self._pending = self._pending, []
         if sum(map(len, ids)) > MAX_ROWS:
             for snapshot in pending:
@@ -263,6 +264,7 @@ class GraphRunner(Runner):
 
     def draft(self, streams, next_ids, starts, counts, slots):
         """As :meth:`Runner.draft`."""
+        self.follow_switches()
         if sum(counts) > MAX_ROWS:
             return super().draft(streams, next_ids, starts, counts, slots)
         cells = [slot.draft for slot in slots]

@@ -17,10 +17,11 @@ class Runner:
 
     def run(self, ids, slots, journal=None):
         """Continue every slot by its entry of ``ids``; as ``TextModel.run``. Returns its Output, backend arrays."""
-        self._follow_switches()
+        self.follow_switches()
         return self.model.run(ids, [slot.state for slot in slots], journal)
 
-    def _follow_switches(self):
+    def follow_switches(self):
+        """Have the model compute as the switches say now."""
         self.model.batch_windows = switches().batch_qsa_attn
 
     def logits(self, x):
@@ -45,7 +46,7 @@ class Runner:
 
         Returns an :class:`~qsa.reference.exact.model.Output` whose logits propose the token after next_ids.
         """
-        self._follow_switches()
+        self.follow_switches()
         cells = [slot.draft for slot in slots]
         for one, start, count in zip(cells, starts, counts, strict=True):
             one.make_room(start + count)
