@@ -13,6 +13,7 @@ from .select_search import (
     WORDS,
     key_at,
     lane_index,
+    own_run,
     scan,
     search,
     sums_below,
@@ -27,9 +28,7 @@ def reading_search(turns, scanned):
     @device_function
     def best_of(source, coded, count, best, shared):
         keys = cuda.local.array(turns, uint32)
-        run = int32((count + THREADS - 1) // THREADS * 32)
-        first = int32(warp_index() * run)
-        end = min(int32(first + run), count)
+        run, first, end = own_run(count)
         chunks = int32((run // 32 + turns - 1) // turns)
         limit, above = threshold(keys, source, coded, chunks, first, end, best, ROUNDS, shared)
         choose(keys, source, coded, chunks, first, end, limit, above, best, shared)
@@ -102,9 +101,7 @@ def held_search(turns):
     @device_function
     def best_of(source, coded, count, best, shared):
         keys = cuda.local.array(turns, uint32)
-        run = int32((count + THREADS - 1) // THREADS * 32)
-        first = int32(warp_index() * run)
-        end = min(int32(first + run), count)
+        run, first, end = own_run(count)
         kept = count
         if count > few:
             fill(keys, source, coded, first, end)
@@ -122,9 +119,7 @@ def held_search(turns):
             choose(keys, source, coded, 1, first, end, limit, above, best, shared)
         else:
             few_keys = cuda.local.array(FEW_TURNS, uint32)
-            run = int32((kept + THREADS - 1) // THREADS * 32)
-            first = int32(warp_index() * run)
-            end = min(int32(first + run), kept)
+            _, first, end = own_run(kept)
             room = int32(end - first - lane_index())
             for i in range(FEW_TURNS):
                 few_keys[i] = uint32(0)

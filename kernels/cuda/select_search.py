@@ -62,6 +62,15 @@ def warp_index():
 
 
 @device_function
+def own_run(count):
+    """(length, start, end) of this warp's run of ``count`` elements: the warps' runs are one behind the other, whole
+    turns of 32."""
+    run = int32((count + THREADS - 1) // THREADS * 32)
+    first = int32(warp_index() * run)
+    return run, first, min(int32(first + run), count)
+
+
+@device_function
 def selection_key(score):
     """uint32 whose order is the preference: NaN 0, -inf to +inf, -0 equal to +0."""
     bits = float_as_int(libdevice.fadd_rn(score, float32(0)))
@@ -137,14 +146,20 @@ def search(turns, held, scanned):
                 keys[i] = key_at(place, coded, 32 * i)
 
     @device_function
+    def take(keys, source, coded, first, chunk, end):
+        """(start, room) of a chunk of the warp's run, which begins at ``first``: its keys are then in ``keys``, and
+        those of the turns i with 32 i below this lane's room exist."""
+        start = int32(first + chunk * turns * 32)
+        if not held:
+            fill(keys, source, coded, start, end)
+        return start, int32(end - start - lane_index())
+
+    @device_function
     def bounds(keys, source, coded, chunks, first, end, shared):
         """(least key, greatest - least) of the thread block's elements, the warp's being ``first`` to ``end``."""
         least, most = uint32(0xFFFFFFFF), uint32(0)
         for chunk in range(chunks):
-            start = int32(first + chunk * turns * 32)
-            if not held:
-                fill(keys, source, coded, start, end)
-            room = int32(end - start - lane_index())
+            _, room = take(keys, source, coded, first, chunk, end)
             for i in range(turns):
                 if 32 * i < room:
                     least = min(least, keys[i])
@@ -219,8 +234,7 @@ def search(turns, held, scanned):
             rounds = int32(rounds - 1)
             shift = uint32(max(int32(0), int32(32 - bits - cuda.clz(int32(span)))))
             for chunk in range(chunks):
-                if not held:
-                    fill(keys, source, coded, int32(first + chunk * turns * 32), end)
+                take(keys, source, coded, first, chunk, end)
                 for i in range(turns):
                     offset = uint32(keys[i] - least)
                     bin_ = int32(uint32(offset >> shift))
@@ -242,10 +256,7 @@ def search(turns, held, scanned):
         equal_wanted = int32(best - above)
         greater, equal = int32(0), int32(0)
         for chunk in range(chunks):
-            start = int32(first + chunk * turns * 32)
-            if not held:
-                fill(keys, source, coded, start, end)
-            room = int32(end - start - lane_index())
+            _, room = take(keys, source, coded, first, chunk, end)
             for i in range(turns):
                 is_equal = keys[i] == limit and 32 * i < room
                 greater = int32(greater + cuda.popc(cuda.ballot_sync(ALL, keys[i] > limit)))
@@ -255,10 +266,7 @@ def search(turns, held, scanned):
         greater, equal = int32(before & 0xFFFF), int32(before >> 16)
         below = uint32(uint32(uint32(1) << uint32(lane_index())) - uint32(1))
         for chunk in range(chunks):
-            start = int32(first + chunk * turns * 32)
-            if not held:
-                fill(keys, source, coded, start, end)
-            room = int32(end - start - lane_index())
+            start, room = take(keys, source, coded, first, chunk, end)
             for i in range(turns):
                 is_greater = keys[i] > limit
                 is_equal = keys[i] == limit and 32 * i < room

@@ -44,9 +44,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 
-from . import simulate_memory, simulate_ops, simulate_ptx
+from . import simulate_memory, simulate_ops, simulate_ptx, simulate_types
 from .host import Properties, count_launch, launches, per_device
-from .simulate_memory import GlobalArray, GlobalMemory, SharedMemory
+from .simulate_arrays import GlobalArray
+from .simulate_memory import GlobalMemory, SharedMemory
 from .simulate_run import Block, run_grid
 from .simulate_state import Dim3, SimulationError, State
 
@@ -117,9 +118,9 @@ def _compiler():
     """The module put in the place of ``compiler``."""
     module = ModuleType(f"{PACKAGE}.compiler", "The simulator's compiler: see simulate.py.")
     module.NAME = "simulator"
-    module.cuda, module.types, module.libdevice = simulate_ops.cuda, simulate_ops.types, simulate_ops.libdevice
+    module.cuda, module.types, module.libdevice = simulate_ops.cuda, simulate_types.types, simulate_ops.libdevice
     for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"):
-        setattr(module, name, getattr(simulate_ops, name))
+        setattr(module, name, getattr(simulate_types, name))
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.wrap = launch, lambda array: array
     module.address = simulate_memory.address
