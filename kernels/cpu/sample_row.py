@@ -14,6 +14,7 @@ from .scalar import LOG2_E, SCORE_LIMIT, ZERO, exp2_fraction, floor, power_of_tw
 from .select import threshold
 
 STRETCH = 512
+FEW = 256
 LARGEST = np.float32(exact.LARGEST)
 MASS_BITS = exact.MASS_BITS
 LEAST_POSSIBLE = np.uint32(0x00800000)
@@ -112,9 +113,10 @@ def _largest(bits, tops, k):
         bound = max(bound, threshold(tops, k)[0])
     keys, ids = _gather(bits, tops, bound)
     k = min(k, ids.size)
-    limit, equal = threshold(keys, k)
+    # A few are sorted as they are; of many the sort sees only those that stay.
+    limit, equal = threshold(keys, k) if ids.size > FEW else (np.uint32(0), 0)
     # One word for both orders: the greater key first, then the lower id.
-    words, n = np.empty(k, np.uint64), 0
+    words, n = np.empty(k if ids.size > FEW else ids.size, np.uint64), 0
     for i in range(ids.size):
         if keys[i] > limit or (keys[i] == limit and equal > 0):
             equal -= keys[i] == limit

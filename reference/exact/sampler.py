@@ -3,7 +3,7 @@
 The order, the options, the uniform numbers and their purposes are those of ``reference/sampler.py``. The steps:
 
 1. Options become constants once (:class:`Constants`), in float64 with one rounding: repeat, frequency, presence and
-   log2(e)/temperature to float32, top_p to a whole number of 2^-30, min_p to the float32 log2 of its float32.
+   log2(e)/temperature to float32, top_p down to a whole number of 2^-30, min_p to the float32 log2 of its float32.
 2. Penalties of a token that occurs c times: y = x*repeat where x <= 0, else x/repeat; t = c*frequency;
    t = t + presence; y - t. Each is one float32 operation, clamped to the largest finite magnitude: what was possible
    stays possible, and -inf stays -inf.
@@ -22,7 +22,7 @@ Against float64 on the same penalised logits a mass is off by at most e(s) = 1.2
 (exp2; the roundings of difference, scale and product), and by half a unit, 2^-41 of the first one. So no event's
 probability is off by more than the mean of e(s) under the distribution and k * 2^-41 (:func:`distance_bound`). With k
 tokens the mean of |s| is at most 3.4 for k = 64 and 13.4 for k = 248,320 (s of all tokens but the first equal), which
-makes 5.5e-7 and 1.9e-6. A cut falls elsewhere only where float64 has the prefix within that distance, plus 2^-31, of
+makes 5.5e-7 and 1.9e-6. A cut falls elsewhere only where float64 has the prefix within that distance, plus 2^-30, of
 top_p, or s within |s| * 3.9e-7 + 1e-7 of log2(min_p) (log2 is good to 2e-7). The penalties' roundings move a logit by
 at most 4 * 2^-24 of the magnitudes that meet in it.
 """
@@ -105,7 +105,7 @@ def constants(options: Sampling):
         scale = np.float64(float.fromhex("0x1.71547652b82fep+0")) / np.float64(options.temperature)
     return Constants(
         min(limit, INT32_MAX),
-        round(float(options.top_p) * whole),
+        int(float(options.top_p) * whole),
         min(options.min_keep, INT32_MAX),
         last_n,
         np.float32(log2(np.float32(options.min_p))),
