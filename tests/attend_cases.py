@@ -202,7 +202,7 @@ def test_the_scratch_is_left_as_it_was_made(backend):
 
 def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
     """Off: the launches of the standing path. On: the split schedule for int8; a format it refuses keeps the other."""
-    inputs, others = problem(30, [70, 5]), problem(31, [40], "k8v4")
+    inputs, others = problem(30, [6, 5], cells=24), problem(31, [4], "k8v4", cells=24)
 
     def launched(inputs, **options):
         before = Counter(backend.launches())

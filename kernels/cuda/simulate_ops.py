@@ -17,7 +17,7 @@ _f32 = np.float32
 
 
 def _shuffle(operation):
-    return staticmethod(lambda mask, value, argument: warp_operation(operation, mask, (value, int(argument))))
+    return staticmethod(lambda mask, value, argument: warp_operation(operation, mask, (value, argument)))
 
 
 def _vote(operation):

@@ -20,17 +20,22 @@ PATIENCE = 50
 class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
-    looked at, ``value`` the result of what it waited for."""
+    looked at, ``value`` the result of what it last waited for. ``place`` is its place in the warp; ``go()`` switches to
+    it."""
 
-    __slots__ = ("block", "clock", "greenlet", "groups", "index", "open", "polled", "seen", "thread", "value", "warp")
+    __slots__ = (
+        *("block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
+        *("seen", "thread", "value", "warp"),
+    )
 
     def __init__(self, block, index, thread, warp):
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
-        self.clock, self.seen = 1, block.origin
+        self.place, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
         self.value = None
         self.greenlet = greenlet(self._run)
         self.greenlet.gr_context = copy_context()
+        self.go = self.greenlet.switch
 
     def _run(self):
         self.block.function(*self.block.args)
@@ -81,7 +86,7 @@ class Block:
             State.lane = (fresh or ready).popleft()
             try:
                 # Lanes switch to each other: who comes back here has finished, or nobody else was ready.
-                State.lane.greenlet.switch()
+                State.lane.go()
             except SimulationError:
                 raise
             except Exception as error:

@@ -50,7 +50,7 @@ def rest(lane):
     block = lane.block
     if block.ready and not block.fresh:
         State.lane = other = block.ready.popleft()
-        other.greenlet.switch()
+        other.go()
     else:
         State.hub.switch()
 

@@ -11,13 +11,13 @@ from .simulate_state import FULL, WARP, State, fault, rest, where
 
 
 class Meeting:
-    """A warp operation under way: ``lanes`` and what each brought, by place in the warp, ``count`` of them so far."""
+    """A warp operation under way: ``lanes`` and what each brought, by place in the warp; ``missing`` are to come."""
 
-    __slots__ = ("count", "lanes", "operation", "site", "values")
+    __slots__ = ("lanes", "missing", "operation", "site", "values")
 
-    def __init__(self, operation, site):
-        self.operation, self.site = operation, site
-        self.lanes, self.values, self.count = [None] * WARP, [None] * WARP, 0
+    def __init__(self, operation, site, mask):
+        self.operation, self.site, self.missing = operation, site, mask.bit_count()
+        self.lanes, self.values = [None] * WARP, [None] * WARP
 
 
 class Barrier:
@@ -43,50 +43,44 @@ def meet(lanes, clocks):
         lane.seen = seen
 
 
-def _site():
-    """Code and instruction of the kernel at which a lane called ``cuda`` or ``ptx``, whose function called ours."""
-    frame = sys._getframe(3)
-    return frame.f_code, frame.f_lasti
-
-
-def _wait(lane):
-    """Rest until it is the turn of ``lane`` again; the result that was left for it."""
-    rest(lane)
-    result, lane.value = lane.value, None
-    return result
-
-
 def warp_operation(operation, mask, value):
     """Called by a lane: arrive at ``operation(lanes, values)`` with the lanes of ``mask``; its result for this lane.
 
-    Called straight from a function that kernels call.
+    Called straight from a function that kernels call, and more often than anything else here: hence written out.
     """
-    lane, site = State.lane, _site()
-    place, mask, pending = lane.index % WARP, int(mask) & FULL, lane.warp.pending
-    if not mask >> place & 1:
-        fault("divergence", f"{operation.__name__}: lane {place} is not in its own mask {mask:#x}")
-    meeting = pending.get(mask)
+    lane, frame = State.lane, sys._getframe(2)
+    site, place = (frame.f_code, frame.f_lasti), lane.place
+    if mask.__class__ is not int or not 0 <= mask <= FULL:
+        mask = int(mask) & FULL
+    meeting = lane.warp.pending.get(mask)
     if meeting is None:
-        meeting = pending[mask] = Meeting(operation, site)
+        meeting = lane.warp.pending[mask] = Meeting(operation, site, mask)
     elif site != meeting.site or operation is not meeting.operation:
         first = next(one for one in meeting.lanes if one is not None)
         message = f"{meeting.operation.__name__}: lane {lane.index} stands at {where(lane)}, at {operation.__name__}"
         fault("divergence", message, first)
+    if not mask >> place & 1:
+        fault("divergence", f"{operation.__name__}: lane {place} is not in its own mask {mask:#x}")
     meeting.lanes[place], meeting.values[place] = lane, value
-    meeting.count += 1
-    if meeting.count < mask.bit_count():
-        return _wait(lane)
-    del pending[mask]
+    meeting.missing -= 1
+    if not meeting.missing:
+        _carry_out(lane, meeting, mask)
+    rest(lane)
+    return lane.value
+
+
+def _carry_out(lane, meeting, mask):
+    """The operation, now that ``lane`` has come as the last one."""
+    del lane.warp.pending[mask]
     lanes, values = meeting.lanes, meeting.values
     if mask != FULL:
         values = [values[i] for i, one in enumerate(lanes) if one is not None]
         lanes = [one for one in lanes if one is not None]
-    for one, result in zip(lanes, operation(lanes, values), strict=True):
+    for one, result in zip(lanes, meeting.operation(lanes, values), strict=True):
         one.value = result
     # The operation may have looked at memory for other lanes.
     State.lane = lane
     lane.block.ready.extend(lanes)
-    return _wait(lane)
 
 
 def barrier(number, count, waits=True, combine=None, value=None):
@@ -94,7 +88,7 @@ def barrier(number, count, waits=True, combine=None, value=None):
 
     Called straight from a function that kernels call.
     """
-    lane = State.lane
+    lane, frame = State.lane, sys._getframe(2)
     barriers = lane.block.barriers
     phase = barriers.get(number)
     if phase is None:
@@ -103,7 +97,7 @@ def barrier(number, count, waits=True, combine=None, value=None):
         fault("barrier", f"barrier {number} for {count} lanes, others came with {phase.count}")
     elif lane in phase.arrived:
         fault("barrier", f"barrier {number}: this lane has arrived already")
-    phase.arrived[lane] = _site()
+    phase.arrived[lane] = frame.f_code, frame.f_lasti
     phase.clocks.append((lane.seen, lane.index, lane.clock))
     phase.values.append(value)
     lane.clock += 1
@@ -117,7 +111,10 @@ def barrier(number, count, waits=True, combine=None, value=None):
         for one in phase.waiting:
             one.value = result
         lane.block.ready.extend(phase.waiting)
-    return _wait(lane) if waits else None
+    if not waits:
+        return None
+    rest(lane)
+    return lane.value
 
 
 def _check_warps(number, phase):
@@ -148,7 +145,8 @@ def stuck(block):
         for mask, meeting in warp.pending.items():
             missing = [one for one in warp.lanes if mask >> one.index % WARP & 1 and one not in meeting.lanes]
             awaited = f"lane {missing[0].index} is {_at(missing[0])}" if missing else "the warp has fewer lanes"
-            message = f"{meeting.operation.__name__} by {meeting.count} of {mask.bit_count()} lanes: {awaited}"
+            here = f"{mask.bit_count() - meeting.missing} of {mask.bit_count()}"
+            message = f"{meeting.operation.__name__} by {here} lanes: {awaited}"
             fault("divergence", message, next(one for one in meeting.lanes if one is not None))
     for number, phase in block.barriers.items():
         missing = [one for one in block.lanes if one not in phase.arrived]

@@ -11,10 +11,10 @@ from .simulate_types import int32
 def _take(lanes, values, source):
     by_lane = [None] * WARP
     for lane, value in zip(lanes, values, strict=True):
-        by_lane[lane.index % WARP] = value
+        by_lane[lane.place] = value
     results = []
     for lane, (_, argument) in zip(lanes, values, strict=True):
-        wanted = source(lane.index % WARP, argument)
+        wanted = source(lane.place, int(argument))
         brought = by_lane[wanted] if 0 <= wanted < WARP else None
         if brought is None:
             fault("divergence", f"shuffle from lane {wanted}, which takes no part", lane)
