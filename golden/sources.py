@@ -11,12 +11,12 @@ import xxhash
 TREES = {"kernels": "qsa.kernels", "reference": "qsa.reference.exact"}
 """Name in a record -> package whose files it covers: the kernels, and the exact arithmetic they are held to."""
 
-LEFT_OUT = ("tests/", "cpu/")
-"""Folders of a tree that say nothing about a run on a device."""
+LEFT_OUT = ("tests/", "cpu/", "cuda/simulate")
+"""Folders of a tree, and files by the beginning of their names, that say nothing about a run on a device."""
 
 
 def sources(folder):
-    """(relative name, bytes) of every Python file under ``folder`` in the order of names, but tests and CPU kernels."""
+    """(relative name, bytes) of every Python file under ``folder`` in the order of names, but those left out."""
     folder = Path(folder)
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
         name = path.relative_to(folder).as_posix()

@@ -33,6 +33,7 @@ from .backend import UnsupportedError
 from .compare import equal, verdict
 from .localise import explain
 from .margins import margins
+from .window_operations import Operations
 
 PASSES = ("standing", "switches", "schedules")
 
@@ -40,9 +41,6 @@ KERNEL_SWITCHES = ("topk_scan", "scores_transposed", "merge_active")
 
 DRAFT_CELLS = 32768
 """Cells of the draft layer's window: 512 chunks of 64."""
-
-CAPACITY_BLOCKS = 200_000 // REAL.ratio
-"""Blocks behind which scores end, that selection sees: a capacity of 200,000 cells, beyond the register form."""
 
 OPERATIONS = {
     "window": {"pass": PASSES, **family.ALLOWED},
@@ -131,7 +129,7 @@ def _window(backend, recipe):
     w, right, lines = _prepared(*(recipe[key] for key in ("slots", "rows", "context", "rule", "seed")))
     if lines:
         return [verdict("golden: the reference's own", len(lines), 0, "the golden was made by it", notes=lines)], []
-    run = _Operations(backend, w)
+    run = Operations(backend, w)
     offered = [name for name in OUTPUTS if backend.has(OUTPUTS[name])]
     right = {name: right[name] for name in offered}
     if backend.arithmetic == "float" and "attention" in right:
@@ -171,51 +169,6 @@ def _scheduled(backend, w, right, run):
                 continue
             found.append(_held(backend, w, f"{name}: {schedule}", name, expected, got))
     return found, refused
-
-
-class _Operations:
-    """The operations of a window on a backend: in the batch form, or one call for each row alone."""
-
-    def __init__(self, backend, w):
-        self.backend, self.w = backend, w
-        wide = np.full((len(w.scores), CAPACITY_BLOCKS + 1), np.inf, np.float32)
-        self.wide = w.scores if w.scores.shape[1] > CAPACITY_BLOCKS else wide
-        self.wide[:, : w.scores.shape[1]] = w.scores
-
-    def scores(self, schedule=None, alone=False):
-        """[N, blocks]; one call per slot in the batch form."""
-        w = self.w
-
-        def one(q_idx, index, steps):
-            return self.backend.block_scores(q_idx, index, steps, schedule=schedule)
-
-        if not alone:
-            return family.batch_scores(SimpleNamespace(block_scores=one), w.q_idx, w.indexes, w.steps, w.slots)
-        out = np.full((len(w.q_idx), max(index.max_blocks for index in w.indexes)), -np.inf, np.float32)
-        for row, slot in enumerate(w.slots):
-            index = w.indexes[slot]
-            out[row, : index.max_blocks] = seen(one(w.q_idx[[row]], index, w.steps[[row]]), w.steps[[row]])[0]
-        return out
-
-    def ids(self, schedule=None, alone=False):
-        """[N, 2051]; one call in the batch form. The register form has no room for a capacity of 200,000 cells."""
-        w, scores = self.w, self.w.scores if schedule == "registers" else self.wide
-        rows = [[row] for row in range(len(scores))] if alone else [slice(None)]
-        return np.concatenate(
-            [self.backend.select(scores[row], w.steps[row], rule=w.rule, schedule=schedule) for row in rows]
-        )
-
-    def attention(self, schedule=None, alone=False):
-        """[N, 24, 256]; one call over all slots' pools in the batch form."""
-        w, keywords = self.w, {"schedule": schedule or "batch"}
-        if schedule == "split":
-            keywords["splits"] = MAX_SPLITS
-        if not alone:
-            return self.backend.attend(w.q, w.kvs, w.ids, w.steps, w.slots, **keywords)
-        rows = ([row] for row in range(len(w.q)))
-        return np.concatenate(
-            [self.backend.attend(w.q[r], w.kvs[w.slots[r[0]]], w.ids[r], w.steps[r], **keywords) for r in rows]
-        )
 
 
 def _held(backend, w, label, name, expected, got):

@@ -25,7 +25,8 @@ from qsa.reference.kv import PagedKV
 
 from . import timing
 from .switch_table import Row, as_json, lines
-from .verify_batch import CAPACITY_BLOCKS, DRAFT_CELLS
+from .verify_batch import DRAFT_CELLS
+from .window_operations import CAPACITY_BLOCKS
 
 CONTEXTS = (1024, 16384, 65536)
 

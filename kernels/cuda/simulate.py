@@ -34,7 +34,7 @@ bit 63 of a widened value, so convert first); float ``a * b + c`` is not contrac
 NaN have other bits; two lanes that store one value into one word still count as a race. Functions of ``math`` would
 compute in double: use ``libdevice``.
 
-Speed: exact attention of one row, 24 heads, 128 cells on 8 blocks of 256 lanes takes 1.6 s.
+Speed: exact attention of one row, 24 heads, 128 cells on 4 blocks of 384 lanes takes about 1.5 s of one core.
 """
 
 import contextlib

@@ -133,6 +133,25 @@ def test_graph_serves_growing_and_shrinking_contexts(schedule):
     assert ids.intact()
 
 
+def test_a_million_cells_by_default():
+    """No schedule named, no scratch given: spread, and captured with a scratch that the stream keeps."""
+    from qsa.kernels.cuda.select import standing_schedule
+
+    rng, max_blocks = np.random.default_rng(6), (1 << 18) + 1
+    assert standing_schedule(2, max_blocks) == "spread"
+    scores, steps = rng.standard_normal((2, max_blocks)).astype(np.float32), backend.to_device(step_records([-1] * 2))
+    ids, given = Guarded((2, REAL.max_width), np.int32, 77), backend.to_device(scores)
+    replay = captured(lambda: backend.select(given, steps, ids.array))
+    for cells in (1 << 20, 2055, 300000, (1 << 20) + 3):
+        records = step_records([cells - 1, cells - 5])
+        ids.array.fill(77)
+        steps.set(records)
+        for _ in range(2):
+            replay()
+            np.testing.assert_array_equal(backend.to_host(ids.array), exact.select(scores, records))
+    assert ids.intact()
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_repeats_are_equal(schedule):
     max_blocks = 32770
