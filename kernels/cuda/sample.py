@@ -7,6 +7,8 @@ waits, and integer sums make every order of the thread blocks give the same byte
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ...reference.exact import sampler as exact
 from ...reference.exact.sampler import option_rows
 from ...reference.sampler import GREEDY, PICK
@@ -51,12 +53,12 @@ def scratch_shape(rows, vocab):
 def load_options(options, rows):
     """Option rows int32 [rows, WORDS] on the device, which a captured launch reads again at every replay.
 
-    options  a Sampling for all rows, or a sequence of one for each
+    options  a Sampling for all rows, a sequence of one for each, or what :func:`option_rows` made of them
 
     Returns False, a refusal (``capacity``), where a list is longer than 64 tokens: with ``max_candidates`` 0 or above.
     Raises ValueError as ``reference.exact.sampler.option_rows`` does.
     """
-    table = option_rows(options, rows)
+    table = options if isinstance(options, np.ndarray) else option_rows(options, rows)
     if ((table[:, 0] < 1) | (table[:, 0] > MOST_KEPT)).any():
         return ops.refuse("sample", "capacity")
     return array_module().array(table)
@@ -99,8 +101,8 @@ def sample(
     if logits.ndim != 2 or not logits.shape[1]:
         raise ValueError(f"logits: shape {logits.shape}: must be [rows, vocab]")
     rows, vocab = logits.shape
-    if history.ndim != 2:
-        raise ValueError(f"history: shape {history.shape}: must be [slots, capacity]")
+    if history.ndim != 2 or not history.size:
+        raise ValueError(f"history: shape {history.shape}: must be [slots, capacity], room for a token at least")
     xp = array_module()
     if not isinstance(options, xp.ndarray):
         options = load_options(options, rows)
