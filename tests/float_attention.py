@@ -93,3 +93,11 @@ def check_error(got, q, kv, ids, steps):
 
 def same_bytes(a, b):
     return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
+    """q, PagedKV, ids and steps of rows that select ``widths`` cells."""
+    rng = generator(seed)
+    kv = store(rng, fmt, cells, geometry, **options)
+    ids = selection(rng, widths, cells, cap or max(*widths, 1))
+    return queries(rng, len(widths), geometry), kv, ids, records(widths)

@@ -1,6 +1,7 @@
 """``append_kv`` and ``append_index`` on a device: the simulator's tests, graphs, guards around the pools."""
 
 import importlib
+import warnings
 
 import numpy as np
 import pytest
@@ -73,6 +74,30 @@ def test_a_graph_follows_the_step_records(backend):
         append_index(raw, steps, index)
         same_kv(backend, kv, kv_there)
         same_index(backend, index, index_there)
+
+
+@pytest.mark.parametrize("format", ["int8", "k8v4", "fp16"])
+def test_host_copies_bring_no_warning_and_host_arrays_are_refused(backend, format):
+    """A NumPy array would be copied to the device and back by every launch, and numba would say so each time."""
+    rng = np.random.default_rng(9)
+    kvs = [poisoned(format, 8, SMALL, host=True) for _ in range(2)]
+    there, slots = backend.to_device(kvs), np.array([1, 0, 1], np.int32)
+    x, steps = rng.standard_normal((3, 2, 64)).astype(np.float32), step_records([0, 7, 5], geometry=SMALL)
+    append_kv(x, x, kvs, steps, slots)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert backend.append_kv(x, x, there, steps, slots) is True
+    for kv, seen in zip(kvs, there, strict=True):
+        same_kv(backend, kv, seen)
+    given = backend.to_device([x, steps, slots])
+    operation = importlib.import_module("qsa.kernels.cuda.append_kv").append_kv
+    for arguments in (
+        (x, given[0], there, given[1], given[2]),
+        (given[0], given[0], there, steps, given[2]),
+        (given[0], given[0], there, given[1], slots),
+    ):
+        with pytest.raises(ValueError, match="ndarray: must be an array on the device"):
+            operation(*arguments)
 
 
 @pytest.mark.parametrize("format", ["int8", "q4_0", "fp16"])

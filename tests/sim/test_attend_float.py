@@ -1,4 +1,4 @@
-"""The float attention on CUDA, in the simulator: its error, its bits across schedules, what it masks and refuses."""
+"""The float attention on CUDA, in the simulator: its error, its bits across schedules, what it masks."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from float_attention import (
     SMALL,
     check_error,
     generator,
+    problem,
     queries,
     records,
     same_bytes,
@@ -16,7 +17,6 @@ from float_attention import (
     store,
 )
 
-from qsa.kernels import ops
 from qsa.kernels.cuda import simulate
 from qsa.kernels.switches import Switches
 from qsa.reference.attend import attend
@@ -24,14 +24,6 @@ from qsa.reference.geometry import Geometry
 
 module, device = simulate.load("attend_float"), simulate.load("device")
 merging, pieces = simulate.load("attend_merge"), simulate.load("attend_pieces")
-
-
-def problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
-    """q, PagedKV, ids and steps of rows that select ``widths`` cells."""
-    rng = generator(seed)
-    kv = store(rng, fmt, cells, geometry, **options)
-    ids = selection(rng, widths, cells, cap or max(*widths, 1))
-    return queries(rng, len(widths), geometry), kv, ids, records(widths)
 
 
 def run(q, kv, ids, steps, slots=None, **options):
@@ -249,67 +241,3 @@ def test_nothing_is_allocated_for_a_caller_that_gives_output_and_scratch(monkeyp
     assert module.attend_float(q, kv, ids, steps, None, out, scratch=scratch) is out
     with pytest.raises(AssertionError, match="a new array"):
         module.attend_float(q, kv, ids, steps, None, out)
-
-
-def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
-    return np.zeros(module.scratch_shape(rows, cap, geometry), dtype)
-
-
-@pytest.mark.parametrize(
-    ("reason", "fmt", "geometry", "capability", "options"),
-    [
-        ("format", "fp16", SMALL, (9, 0), {"schedule": "split"}),
-        ("format", "k8v4", SMALL, (9, 0), {"schedule": "split"}),
-        ("device", "int8", SMALL, (7, 5), {"schedule": "split"}),
-        ("geometry", "int8", Geometry(4, 2, 128, 16), (9, 0), {}),
-        ("geometry", "int8", Geometry(96, 1), (9, 0), {}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch()[1:]}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(4)[::2]}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(dtype=np.float64)}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch()[4:], "schedule": "split"}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(1)[4:], "schedule": "step"}),
-        ("scratch", "int8", SMALL, (9, 0), {"scratch": _scratch(1)[4:], "schedule": "prompt"}),
-    ],
-)
-def test_refusals_launch_and_write_nothing(reason, fmt, geometry, capability, options):
-    q, kv, ids, steps = problem(17, [70, 70], fmt, geometry=geometry, cells=80)
-    out = np.full(q.shape, np.nan, np.float32)
-    launched, refused = simulate.launches(), ops.refusals()
-    scratch = options.get("scratch")
-    before = None if scratch is None else scratch.copy()
-    properties = replace(simulate.settings.properties, compute_capability=capability)
-    with simulate.configured(properties=properties):
-        assert module.attend_float(q, device.to_device(kv), ids, steps, None, out, **options) is False
-    assert np.isnan(out).all() and simulate.launches() == launched
-    assert before is None or np.array_equal(scratch, before)
-    assert ops.refusals()["attend", reason] == refused.get(("attend", reason), 0) + 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"schedule": "rows"}, "schedule = 'rows'"),
-        ({"splits": 2}, "splits = 2"),
-        ({"schedule": "split", "splits": 21}, "splits = 21"),
-        ({"q": np.zeros((2, 4, 32), np.float32)}, "q: float32 "),
-        ({"q": np.zeros((2, 64, 4), np.float32).transpose(0, 2, 1)}, "q: strides"),
-        ({"ids": np.zeros((2, 70), np.int64)}, "ids: int64"),
-        ({"ids": np.zeros(70, np.int32)}, "ids: shape"),
-        ({"steps": np.zeros((1, 4), np.int32)}, "steps: int32"),
-        ({"out": np.zeros((2, 4, 64), np.float64)}, "out: float64"),
-    ],
-)
-def test_mismatched_arguments_are_named(changes, says):
-    q, kv, ids, steps = problem(18, [70, 70])
-    arguments = {"q": q, "kv": device.to_device(kv), "ids": ids, "steps": steps} | changes
-    with pytest.raises(ValueError, match=says):
-        module.attend_float(**arguments)
-
-
-def test_a_list_of_slots_needs_their_numbers():
-    q, kv, ids, steps = problem(19, [70, 70])
-    kvs = [device.to_device(kv)] * 2
-    with pytest.raises(ValueError, match="slots"):
-        module.attend_float(q, kvs, ids, steps)
-    with pytest.raises(ValueError, match="slots: int64"):
-        module.attend_float(q, kvs, ids, steps, np.zeros(2, np.int64))
