@@ -9,6 +9,7 @@ Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels comp
 import os
 import weakref
 from functools import cache
+from threading import get_ident
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -130,8 +131,11 @@ def properties():
 
 
 def stream_key():
-    """What tells the current stream from every other, of every device."""
-    return current_device(), array_module().cuda.get_current_stream().ptr
+    """What tells the current stream from every other, of every device. All threads have their own default stream under
+    one handle, where CuPy is told to use it."""
+    streams = array_module().cuda
+    pointer = streams.get_current_stream().ptr
+    return current_device(), pointer, get_ident() if pointer == streams.Stream.ptds.ptr else 0
 
 
 def as_numpy(array):
