@@ -198,17 +198,15 @@ class Engine:
         """Settle one slot's rows. Returns how many are kept."""
         if isinstance(part, Exception):
             raise part
-        # The drafts that ran: all, or none where they made the window fail.
-        drafted = len(part.logits) - 1
-        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens[:drafted], proposal.lists[:drafted])
+        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists)
         count = request.emit(emitted)
         part.commit(count)
-        statistics = request.statistics
+        statistics, rows = request.statistics, len(part.logits)
         statistics.rounds += 1
-        statistics.drafted += drafted
+        statistics.drafted += min(len(proposal.tokens), rows)
         # A stop token among the drafts ends the text before the rest of them.
         statistics.accepted += min(accepted, count)
-        statistics.rollbacks += count <= drafted
+        statistics.rollbacks += count < rows
         return count
 
     def _propose(self, requests, shares):

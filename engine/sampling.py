@@ -37,17 +37,26 @@ def accept(request, logits, drafts, lists):
     """Which of a window's drafts stand, and what it emits.
 
     logits  [rows, vocab] float32 on the host, of the last token and the drafts
-    drafts  [rows - 1] ids; lists [rows - 1]: what each was drawn from, (ids, masses) or None
+    drafts  ids; lists: what each was drawn from, (ids, masses) or None. One for each row but the last, or more: those
+            whose rows did not run
 
-    Returns (accepted drafts, emitted ids: accepted + 1 of them). Row t's position is that of its own token, so what it
-    draws depends on no window. Raises ValueError on a row's logits that are NaN or +inf, unless an earlier row has
-    settled what is emitted.
+    Returns (accepted drafts, emitted ids: one for each of them and one more, at most one for each row). Row t's
+    position is that of its own token, so what it draws depends on no window. Raises ValueError on a row's logits that
+    are NaN or +inf, unless an earlier row has settled what is emitted.
     """
+    rows = len(logits)
+    if len(drafts) >= rows:
+        # The last row judges the first draft that did not run. Were it to draw instead, a draft would be judged or not
+        # by what it is, and rejection sampling would emit what runs more often than the model does. The row that would
+        # follow is a stand-in: nothing that it says is emitted.
+        logits, drafts, lists = np.concatenate([logits, logits[-1:]]), drafts[:rows], lists[:rows]
     if request.acceptance == "rejection":
         history, position = _recent(request.sequence, request.sampling), len(request.sequence) - 1
-        return speculative.rejection(logits, drafts, lists, history, request.sampling, request.seed, position)
-    tokens = _drawn(request, request.sampling, logits, drafts)
-    return emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
+        accepted, said = speculative.rejection(logits, drafts, lists, history, request.sampling, request.seed, position)
+    else:
+        tokens = _drawn(request, request.sampling, logits, drafts)
+        accepted, said = emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
+    return accepted, said[:rows]
 
 
 def propose(request, logits, drafts):

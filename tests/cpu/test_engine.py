@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from engine_models import DRAFTED, VOCAB, Mirror, Scripted, engine_model, plain, prompt
 
-from qsa.engine import Drafting, Engine, Sampling, Slot, generate
+from qsa.engine import Drafting, Engine, Request, Sampling, Slot, generate, sampling
 from qsa.engine.runner import Runner
 from qsa.kernels.switches import override
 from qsa.reference import exact
+from qsa.reference.exact import sampler
 from qsa.reference.exact.generate import generate as token_by_token
+from qsa.reference.sampler import DRAFTER
 
 IDS = tuple(prompt(45))
 HOT = Sampling(temperature=1.5, top_k=20, top_p=0.95, min_p=0.02)
@@ -31,29 +33,29 @@ def finished(engine, ids=IDS, **options):
 
 @pytest.fixture(scope="module")
 def single(model):
-    """(tokens, digest) of 40 tokens decoded one by one, per sampling."""
+    """(tokens, digest) of 40 tokens decoded one by one, per Sampling."""
     found = {}
-    for sampling in (None, HOT, PENALISED):
-        request, digest, _ = finished(Engine(model, capacity=90), max_tokens=40, sampling=sampling, seed=11)
-        found[sampling] = request.tokens, digest
+    for options in (None, HOT, PENALISED):
+        request, digest, _ = finished(Engine(model, capacity=90), max_tokens=40, sampling=options, seed=11)
+        found[options] = request.tokens, digest
     return found
 
 
-@pytest.mark.parametrize("sampling", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
-def test_the_text_is_that_of_the_plainest_loop(model, single, sampling):
-    options = {} if sampling is None else {"options": sampling}
+@pytest.mark.parametrize("chain", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
+def test_the_text_is_that_of_the_plainest_loop(model, single, chain):
+    options = {} if chain is None else {"options": chain}
     text = token_by_token(model, IDS, 40, seed=11, **options)
-    assert single[sampling][0] == text.tokens.tolist()
+    assert single[chain][0] == text.tokens.tolist()
 
 
-@pytest.mark.parametrize("sampling", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
+@pytest.mark.parametrize("chain", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
 @pytest.mark.parametrize("spec, chunk, page_size", [(2, 1, 4), (4, 7, 64), (8, 1000, 1)])
-def test_windows_chunks_and_pages_change_neither_text_nor_state(model, single, sampling, spec, chunk, page_size):
+def test_windows_chunks_and_pages_change_neither_text_nor_state(model, single, chain, spec, chunk, page_size):
     """Known faults A17, A18, C6. Drafts right and wrong at every place of a window, some windows without drafts."""
-    tokens, digest = single[sampling]
+    tokens, digest = single[chain]
     drafter = Scripted({IDS: tokens}, wrong=range(2, 40, 5), rest=6)
     engine = Engine(model, 1, 90, page_size, chunk=chunk, drafter=drafter)
-    request, own, _ = finished(engine, max_tokens=40, sampling=sampling, seed=11, drafting=Drafting(spec))
+    request, own, _ = finished(engine, max_tokens=40, sampling=chain, seed=11, drafting=Drafting(spec))
     assert request.tokens == tokens and own == digest
     counts = request.statistics
     assert counts.accepted > 0 and counts.rollbacks > 0 and counts.rejected > 0 and counts.rounds < 39
@@ -95,9 +97,9 @@ def test_numpy_and_numba_give_the_same_text_and_state(single):
 @pytest.mark.parametrize("acceptance", ["rejection", "exact_match", "greedy"])
 def test_a_drafter_that_is_the_model_is_never_rejected(model, acceptance):
     """Known fault B1: its forks, the indexer's keys included, say what the slot itself will say."""
-    sampling = None if acceptance == "greedy" else HOT
+    chain = None if acceptance == "greedy" else HOT
     engine = Engine(model, 1, 90, drafter=Mirror(model))
-    options = {"max_tokens": 33, "sampling": sampling, "seed": 3, "acceptance": acceptance}
+    options = {"max_tokens": 33, "sampling": chain, "seed": 3, "acceptance": acceptance}
     request, *_ = finished(engine, drafting=Drafting(8), **options)
     counts = request.statistics
     assert counts.accepted == counts.drafted == 28 and counts.rounds == 4 and counts.tokens_per_round == 8
@@ -220,3 +222,23 @@ def test_a_prompt_of_many_chunks_reads_as_any_other(model):
         request, digest, _ = finished(Engine(model, 1, 4200, chunk=chunk), ids, max_tokens=6, drafting=drafting)
         found.add((*request.tokens, digest))
     assert len(found) == 1
+
+
+@pytest.mark.parametrize("drawn_instead, right", [(False, True), (True, False)], ids=["judged", "control"])
+def test_a_draft_that_makes_its_window_fail_is_judged_all_the_same(model, drawn_instead, right):
+    """2,000 seeds of one row whose drafter proposes token 2, which cannot run, in every other draw: what is emitted has
+    the model's distribution. Were the row to draw for itself whenever the draft is token 2, it would not (control)."""
+    chances, drafter = np.array([0.3, 0.25, 0.2, 0.15, 0.1]), np.array([1, 2, 8, 4, 1], np.uint64)
+    logits, options = np.log(chances).astype(np.float32)[None], Sampling(max_candidates=0)
+    seen = np.zeros(5)
+    for seed in range(2000):
+        request = Request([0], 9, options, seed, "rejection", DRAFTED)
+        draft = sampler.draw(drafter, sampler.uniform(seed, 0, DRAFTER)[0])
+        drafts = [] if drawn_instead and draft == 2 else [draft]
+        rows = logits if draft == 2 else np.concatenate([logits, logits])
+        emitted = sampling.accept(request, rows, drafts, [(np.arange(5), drafter)] * len(drafts))[1]
+        assert len(emitted) <= len(rows)
+        seen[emitted[0]] += 1
+    statistic = ((seen - 2000 * chances) ** 2 / (2000 * chances)).sum()
+    # Chi-square of 4 degrees of freedom at 99.9 %.
+    assert (statistic < 18.47) == right
