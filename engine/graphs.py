@@ -177,7 +177,8 @@ class GraphRunner(Runner):
     """A :class:`Runner` whose windows and draft calls are programs of the backend's. It belongs to one thread.
 
     ``model.backend`` has ``Program``, ``Staging`` and ``program_stream``. What a call returns holds until the next call
-    of the same shape over the same slots; a journal until the next window.
+    of the same shape over the same slots; a journal until the next window. ``calls``: key -> :class:`Window` or
+    :class:`DraftCall`, the last one made at the end.
     """
 
     def __init__(self, model, most=MOST):
@@ -185,7 +186,7 @@ class GraphRunner(Runner):
         backend = model.backend
         self.staging, self.stream = backend.Staging, backend.program_stream()
         self._program, self._most = backend.Program, most
-        self._calls, self._pending = OrderedDict(), []
+        self.calls, self._pending = OrderedDict(), []
         self._recent = deque(maxlen=2)
         self._last = None
 
@@ -200,12 +201,12 @@ class GraphRunner(Runner):
     def _call(self, key, make):
         """The call of ``key``, made by ``make()`` when there is none or its slots have other arrays."""
         key = (*key, self.model.batch_windows, switches())
-        call = self._calls.pop(key, None)
+        call = self.calls.pop(key, None)
         if call is None or not call.fits():
             call = make()
-        self._calls[key] = call
-        while len(self._calls) > self._most:
-            self._calls.popitem(last=False)
+        self.calls[key] = call
+        while len(self.calls) > self._most:
+            self.calls.popitem(last=False)
         return call
 
     def _pairs(self, result):

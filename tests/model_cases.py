@@ -1,6 +1,7 @@
 """A whole model on two backends: the same story told to both must give the same bytes."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 
@@ -37,30 +38,7 @@ NARROW_CONFIG = _config(
 )
 """Four layers with every part, as narrow as the CUDA kernels take them; a row selects 2 blocks and the tail."""
 
-GOLDEN_CONFIG = _config(
-    vocab_size=256,
-    eos_token_id=0,
-    hidden_size=256,
-    num_hidden_layers=8,
-    layer_types=(("linear_attention",) * 3 + ("indexed_attention",)) * 2,
-    head_dim=256,
-    rope_theta=1e6,
-    linear_num_key_heads=4,
-    linear_num_value_heads=8,
-    linear_key_head_dim=64,
-    linear_value_head_dim=64,
-    moe_intermediate_size=32,
-    shared_expert_intermediate_size=128,
-    num_experts=16,
-    num_experts_per_tok=4,
-    indexer_n_heads=4,
-    indexer_head_dim=128,
-    indexer_budget=256,
-    hc_lowrank=32,
-    ple_embed_dim=256,
-    ngram_vocab_size_base=4096,
-    make_ngram_vocab_size_divisible_by=128,
-)
+GOLDEN_CONFIG = Config.from_file(Path(__file__).parents[1] / "golden" / "model" / "config.json")
 """The golden model's configuration; selection is at work from 260 cells on."""
 
 

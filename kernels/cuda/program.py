@@ -72,7 +72,7 @@ class Program:
     """
 
     def __init__(self, record, stream):
-        self._record, self._stream = record, stream
+        self._record, self.stream = record, stream
         self._graph = self._done = None
         self.result, self.generation = None, 0
         self._pool = None if stream is None else array_module().cuda.MemoryPool()
@@ -84,13 +84,13 @@ class Program:
 
     def __call__(self):
         """Carry it out behind all that the current stream was given; returns :attr:`result` at once."""
-        if self._stream is None:
+        if self.stream is None:
             return self._make()
         current = array_module().cuda.get_current_stream()
-        other = current.ptr != self._stream.ptr
+        other = current.ptr != self.stream.ptr
         if other:
-            self._stream.wait_event(current.record())
-        with self._stream:
+            self.stream.wait_event(current.record())
+        with self.stream:
             if self._graph is None:
                 with array_module().cuda.using_allocator(self._pool.malloc):
                     if self.generation == 0:
@@ -98,11 +98,15 @@ class Program:
                     else:
                         self._capture()
             if self._graph is not None:
-                self._graph.launch(stream=self._stream)
-        self._done = self._stream.record()
+                self.launch()
+        self._done = self.stream.record()
         if other:
             current.wait_event(self._done)
         return self.result
+
+    def launch(self):
+        """Launch the captured graph alone, on the program's stream, ordered with no other; returns at once."""
+        self._graph.launch(stream=self.stream)
 
     def _make(self):
         self.result = self._record()
@@ -110,11 +114,11 @@ class Program:
         return self.result
 
     def _capture(self):
-        self._stream.begin_capture()
+        self.stream.begin_capture()
         try:
             self._make()
         finally:
-            graph = self._stream.end_capture()
+            graph = self.stream.end_capture()
         self._graph = graph
 
 

@@ -157,7 +157,7 @@ def test_no_more_calls_are_kept_than_asked_for(model):
     story = Story(other, 1, 64, runner=GraphRunner(other, most=2))
     for rows in (1, 2, 3, 1):
         story.window((rows,))
-    assert len(story.runner._calls) == 2
+    assert len(story.runner.calls) == 2
 
 
 @pytest.mark.parametrize("together", [False, True])
