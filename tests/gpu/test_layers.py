@@ -115,7 +115,7 @@ def test_experts_of_real_sizes(backend, real_experts, rows):
 
 
 def test_more_rows_than_a_grid_dimension(backend):
-    """70,000 rows of every operation: a thousand rows' bytes seventy times."""
+    """70,000 rows of every operation: a hundred rows' bytes 700 times."""
     for name in OWN:
         arrays = PROBLEMS[name].rows(generator(4), 100)
         tiled = [np.tile(x, (700,) + (1,) * (x.ndim - 1)) for x in arrays]
