@@ -3,6 +3,7 @@
 import time
 from collections import deque
 
+from ..reference.exact.speculative import check_list
 from . import sampling
 from .batch import Turns, share_rows
 from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
@@ -97,16 +98,23 @@ class Engine:
         """Read one chunk of a prompt, or run one window over the decoding slots.
 
         Returns the requests that gained tokens, ended with this step or not. A request that fails ends as ``failed``
-        with its ``error``, and frees its slot; the others' bytes are what they would have been without it.
+        with its ``error``, and frees its slot; the others' bytes are what they would have been without it. An interrupt
+        (KeyboardInterrupt) goes through, and fails the requests that were being served: their slots may be half way.
         """
         self._admit()
         reading = [one for one in self._active.values() if one.status == "prompt"]
         decoding = [one for one in self._active.values() if one.status == "decoding"]
         if not reading and not decoding:
             return []
-        if self._turns.prompt_now(reading, decoding):
-            return self._read(self._turns.next_prompt(reading))
-        return self._decode(self._turns.next_window(decoding))
+        prompt = self._turns.prompt_now(reading, decoding)
+        served = [self._turns.next_prompt(reading)] if prompt else self._turns.next_window(decoding)
+        try:
+            return self._read(served[0]) if prompt else self._decode(served)
+        except BaseException as error:
+            for request in served:
+                if not request.ended:
+                    self._end(request, "failed", error)
+            raise
 
     def cancel(self, request):
         """End ``request`` whatever it is doing, and free its slot. Returns whether there was something to end.
@@ -222,19 +230,24 @@ class Engine:
         try:
             found = self.drafter.propose([one for _, one in asked])
             for (place, one), proposal in zip(asked, found, strict=True):
-                proposals[place] = self._usable(proposal, one.count)
+                proposals[place] = self._usable(proposal, one)
         except Exception as error:
             for place, one in asked:
                 note_failure(one.request, error)
                 proposals[place] = Proposal()
         return proposals
 
-    def _usable(self, proposal, count):
-        """``proposal`` up to ``count`` drafts, and up to the first one that is no token."""
+    def _usable(self, proposal, asked):
+        """``proposal`` up to the drafts that were asked for, and up to the first one that is no token.
+
+        Raises ValueError on a malformed list where lists are looked at.
+        """
         usable = Proposal()
-        for token, listed in zip(proposal.tokens[:count], proposal.lists, strict=False):
+        for token, listed in zip(proposal.tokens[: asked.count], proposal.lists, strict=False):
             if not 0 <= token < self.model.config.vocab_size:
                 break
+            if listed is not None and asked.request.acceptance == "rejection":
+                check_list(listed)
             usable.add(int(token), listed)
         return usable
 

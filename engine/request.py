@@ -79,7 +79,7 @@ class Request:
     stop: frozenset = frozenset()
     tokens: list = field(default_factory=list)
     status: str = "waiting"
-    error: Exception | None = None
+    error: BaseException | None = None
     reason: str | None = None
     slot: int | None = None
     statistics: Statistics = field(default_factory=Statistics)

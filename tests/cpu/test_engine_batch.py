@@ -275,3 +275,28 @@ def test_a_request_that_fails_frees_its_slot_and_harms_nobody(kind, where):
     else:
         assert victim.status == "failed" and isinstance(victim.error, ValueError)
         assert ("finite" in str(victim.error)) and len(victim.tokens) == (where == "decoding")
+
+
+def test_an_interrupt_ends_what_was_being_served_and_nothing_else():
+    class Interrupted(Runner):
+        armed = False
+
+        def logits(self, x):
+            if self.armed:
+                raise KeyboardInterrupt
+            return super().logits(x)
+
+    runner = Interrupted(engine_model())
+    watched = Watched(Engine(engine_model(), 3, 80, groups=3, drafter=scripted(), runner=runner))
+    first, *others = (watched.submit(job) for job in (0, 1, 2, 3))
+    while first.status != "decoding" or others[0].status != "decoding":
+        watched.step()
+    runner.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        watched.engine.step()
+    runner.armed = False
+    failed = [one for one in (first, *others) if one.status == "failed"]
+    assert len(failed) == 1 and isinstance(failed[0].error, KeyboardInterrupt)
+    del watched.jobs[failed[0]]
+    watched.run()
+    assert watched.finished == 3

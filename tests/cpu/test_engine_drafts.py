@@ -238,6 +238,17 @@ def test_whatever_a_drafter_raises_costs_drafts_alone(model, drafter):
     assert requests[1].statistics.draft_failures == 0 and requests[0].statistics.drafted == 0
 
 
+@pytest.mark.parametrize("listed", [([3, 3], [1, 1]), ([3], [0.5]), ([3, 4], [1]), "list"])
+def test_so_does_a_list_that_is_none(model, listed):
+    engine = Engine(model, 1, 90, drafter=Careless(lambda asked: [Proposal([3], [listed])]))
+    options = {"sampling": HOT, "seed": 1, "drafting": DRAFTED}
+    request = engine.submit(list(IDS), 5, acceptance="rejection", **options)
+    other = engine.submit(list(IDS), 5, **options)
+    engine.run()
+    assert request.tokens == other.tokens == plain(IDS, 5, sampling=HOT, seed=1).tokens
+    assert request.statistics.draft_failures == 3 and other.statistics.draft_failures == 0
+
+
 @pytest.mark.parametrize("junk", [[VOCAB], [-1], [3] * 20, [3, VOCAB, 3]])
 def test_drafts_that_are_no_tokens_or_too_many_are_left_out(model, junk):
     engine = Engine(model, 1, 90, drafter=Careless(lambda asked: [Proposal(junk, [None] * len(junk))]))
