@@ -8,13 +8,16 @@ from qsa.reference.exact import sampler as exact
 from qsa.reference.philox import words
 from qsa.reference.sampler import GREEDY, PICK, Sampling
 
+BINARY = float.fromhex("0x1.71547652b82fep+0")
+"""Temperature log2(e), at which a logit's unit is a power of two."""
+
 CHAINS = {
     "plain": Sampling(),
     "greedy": GREEDY,
     "greedy, penalties": Sampling(temperature=0, repeat=1.3, frequency=0.2),
     "server": Sampling(temperature=1.0, top_k=20, top_p=0.95, min_p=0.05),
     "top-k": Sampling(top_k=5),
-    "one": Sampling(top_k=1),
+    "half": Sampling(top_p=0.5),
     "top-p": Sampling(top_p=0.8, min_keep=3),
     "top-p of nothing": Sampling(top_p=0.0),
     "min-p": Sampling(min_p=0.1, temperature=1.7),
@@ -24,9 +27,10 @@ CHAINS = {
     "everything": Sampling(0.7, 40, 0.95, 0.02, 2, 32, 1.2, 0.1, 0.1),
     "hot": Sampling(temperature=1e30),
     "cold": Sampling(temperature=1e-30),
+    "binary": Sampling(temperature=BINARY),
     "saturated": Sampling(repeat=3e38, presence=3e38),
 }
-"""One chain for each part, and for the corners of float32."""
+"""One chain for each part, and for the corners of float32. 17, so that every one meets each of 9 kinds in 153 rows."""
 
 
 def _normal(rng, n):
@@ -57,7 +61,18 @@ def _extreme(rng, n):
     return rng.choice([3.4e38, -3.4e38, 1e30, -np.inf, 3.0, 0.0], n)
 
 
-KINDS = {make.__name__[1:]: make for make in (_normal, _levels, _sparse, _equal, _peaked, _signs, _extreme)}
+def _ties(rng, n):
+    """Masses of 2^22 and a half, of 24 bits: one in two is a tie, to the even one below or above."""
+    return np.where(np.arange(n) == n // 2, 0, rng.uniform(-12.47, -11.79, n))
+
+
+def _integers(rng, n):
+    """Under the chain ``binary`` masses of 2^40 down to a half, a tie, and less."""
+    return -rng.integers(0, 44, n).astype(np.float64)
+
+
+_MAKERS = (_normal, _levels, _sparse, _equal, _peaked, _signs, _extreme, _ties, _integers)
+KINDS = {make.__name__[1:]: make for make in _MAKERS}
 
 
 @dataclass
@@ -123,6 +138,16 @@ def faulty(vocab):
     made.positions[6] = -1
     codes = [exact.NOT_FINITE, exact.NOT_FINITE, exact.IMPOSSIBLE, exact.UNKNOWN_TOKEN, exact.NOT_FINITE]
     return made, np.array([*codes, exact.UNKNOWN_TOKEN, exact.NO_ROW, 0, 0], np.int32)
+
+
+def boundaries():
+    """A problem whose draws fall on the boundary between two tokens: 64 of one mass, u a multiple of 2^18."""
+    u = exact.uniform(0, np.arange(1 << 20), PICK)
+    positions = np.flatnonzero(u % (1 << 18) == 0)[:4]
+    assert positions.size
+    made = problem(positions.size, 64, chains=("plain",), kinds=("equal",))
+    made.seeds[:], made.positions = 0, positions
+    return made
 
 
 def check(made, tokens, lists, rows=None):

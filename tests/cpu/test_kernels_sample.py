@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sample_problems import CHAINS, KINDS, check, faulty, problem
+from sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 from qsa.kernels.cpu import accept, sample
 from qsa.kernels.cpu.philox import uniform
@@ -18,10 +18,15 @@ def drawn(made, cap=64, **options):
     return sample.sample(*given, slots=made.slots, lists=lists, **options), lists
 
 
-# 112 rows: every chain with every kind of row.
-@pytest.mark.parametrize("vocab, rows", [(1, 20), (3, 112), (16, 224), (511, 112), (1000, 560), (50_000, 112)])
+# 153 rows: every chain with every kind of row.
+@pytest.mark.parametrize("vocab, rows", [(1, 20), (3, 153), (16, 306), (511, 153), (1000, 612), (50_000, 153)])
 def test_rows(vocab, rows):
     made = problem(rows, vocab)
+    check(made, *drawn(made))
+
+
+def test_draws_at_a_boundary():
+    made = boundaries()
     check(made, *drawn(made))
 
 
@@ -151,6 +156,30 @@ def test_decisions(kind, vocab):
             want = speculative.judge(*p, draft, told, u[ACCEPT], u[RESIDUAL])
         assert (accepted[row], tokens[row]) == want, row
     assert 0 < accepted.mean() < 1
+
+
+def test_two_words_are_python_integers():
+    """Products, sums, comparisons and residuals in two words, where carries and borrows pass between them."""
+    rng = np.random.default_rng(2)
+
+    def joined(x):
+        return (int(x[0]) << 64) + int(x[1])
+
+    def split(x):
+        return np.uint64(x >> 64), np.uint64(x & (1 << 64) - 1)
+
+    edges = [0, 1, 2**32 - 1, 2**32, 2**40, 2**62]
+    values = edges + [
+        int(x) >> int(s) for x, s in zip(rng.integers(0, 2**62, 40), rng.integers(0, 60, 40), strict=True)
+    ]
+    for a, b in zip(values, reversed(values), strict=True):
+        c, d = values[(a + b) % len(values)], values[(a ^ b) % len(values)]
+        x, y, u = a * c, b * d, (a ^ d) % (1 << 24)
+        assert joined(accept._product(np.uint64(a), np.uint64(c))) == x
+        assert joined(accept._sum(split(x), split(y))) == x + y
+        assert accept._less(split(x), split(y)) == (x < y)
+        assert joined(accept._times(split(x >> 22), np.uint64(u))) == (x >> 22) * u
+        assert joined(accept._residual(*map(np.uint64, (a, b, d, c)))) == max(0, a * c - b * d)
 
 
 def test_decisions_at_the_widest_products():

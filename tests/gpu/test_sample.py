@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from guarded import replay
-from sample_problems import CHAINS, KINDS, check, faulty, problem
+from sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 from qsa.kernels.cpu import sample as host
 from qsa.reference.exact import sampler as exact
@@ -58,16 +58,21 @@ def same(got, expected):
         np.testing.assert_array_equal(np.where(held, ours, 0), np.where(held, theirs, 0))
 
 
-# 112 rows are every chain with every kind of row; 8,192 tokens are a slice.
+# 153 rows are every chain with every kind of row; 8,192 tokens are a slice.
 @pytest.mark.parametrize(
     "vocab, rows",
-    [(1, 16), (2, 112), (63, 448), (65, 448), (1000, 4480), (8192, 224), (8193, 224), (50_000, 1120), (248_320, 224)],
+    [(1, 18), (2, 153), (63, 459), (65, 459), (1000, 4590), (8192, 306), (8193, 306), (50_000, 1224), (248_320, 306)],
 )
 def test_tokens_and_lists_are_the_hosts(vocab, rows):
     made = problem(rows, vocab, seed=7)
     got = drawn(made)
     same(got, host_drawn(made))
     check(made, *got, rows=range(0, rows, max(1, rows // 8)))
+
+
+def test_draws_at_a_boundary():
+    made = boundaries()
+    check(made, *drawn(made))
 
 
 @pytest.mark.parametrize("vocab", [300, 248_320])

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from sample_problems import CHAINS, check, faulty, problem
+from sample_problems import CHAINS, boundaries, check, faulty, problem
 
 from qsa.kernels import ops
 from qsa.kernels.cuda import simulate
@@ -26,17 +26,28 @@ def fresh(rows):
 
 @pytest.mark.parametrize(
     "vocab, chains",
-    [(3, ("plain", "penalties")), (70, ("everything", "saturated", "greedy, penalties", "hot", "top-p"))],
+    [
+        (3, ("plain", "penalties")),
+        (70, ("everything", "saturated", "greedy, penalties", "hot", "top-p", "half", "plain", "binary")),
+    ],
 )
 def test_rows(vocab, chains):
     # Few rows of every kind, and a list that is cut: 64 of 70; the second call finds the scratch as the first left it.
-    made = problem(len(chains), vocab, seed=2, chains=chains, kinds=("levels", "signs", "sparse", "extreme", "normal"))
+    kinds = ("levels", "signs", "sparse", "extreme", "normal", "equal", "ties", "integers")
+    made = problem(len(chains), vocab, seed=2, chains=chains, kinds=kinds)
     tokens, lists = fresh(len(made))
     scratch = np.zeros(sample.scratch_shape(len(made), vocab), np.int32)
     given = {"slots": made.slots, "tokens": tokens, "lists": lists, "scratch": scratch}
     assert sample.sample(made.logits, made.options, *inputs(made), **given) is tokens
     check(made, tokens, lists)
     assert not scratch[:, 0].any()
+
+
+def test_draws_at_a_boundary():
+    made = boundaries()
+    tokens, lists = fresh(len(made))
+    sample.sample(made.logits, made.options, *inputs(made), slots=made.slots, tokens=tokens, lists=lists)
+    check(made, tokens, lists)
 
 
 @pytest.mark.parametrize("order", ["forwards", "backwards"])
