@@ -6,6 +6,7 @@ Exit codes: 0 equal, 1 different or pending, 2 bad arguments or files.
 import sys
 import time
 
+from . import checking
 from .case import CaseError
 from .families import grid, produce
 from .record import GoldenError
@@ -61,9 +62,7 @@ def check(arguments):
     store, failed = Store(arguments.folder), 0
     started = time.perf_counter()
     chosen = _chosen(arguments.names, {*store.names(), *grid()})
-    stored = set(store.names())
-    for name in chosen:
-        lines = store.check(name, produce) if name in stored else ["there is no record: regen and accept it"]
+    for name, lines, _ in checking.check(arguments.folder, chosen):
         failed += bool(lines)
         print(f"{'differs' if lines else 'equal':8}{name}")
         for line in lines:

@@ -6,7 +6,7 @@ goldens. A kernel under test is checked by ``Store.check(name, partial(produce, 
 is called as its operation is; that of ``verify_batch`` is an object with several operations.
 """
 
-from . import append_index, append_kv, attend, block_scores, case, select, verify_batch
+from . import append_index, append_kv, attend, block_scores, case, select, text, verify_batch
 from .recipe import name_of
 
 FAMILIES = {
@@ -16,6 +16,7 @@ FAMILIES = {
     "select": select,
     "attend": attend,
     "verify_batch": verify_batch,
+    "text": text,
 }
 
 

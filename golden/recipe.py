@@ -42,6 +42,8 @@ def window(recipe):
 
 def name_of(family, recipe):
     """A golden's name from its recipe, without the seed: ``attend-64k-int8-4rows-tail3-blocks-page4``."""
+    if "context" not in recipe:
+        return "-".join([family, *map(str, recipe.values())]).lower()
     words = {"slots": "{}slots", "rows": "{}rows", "tail": "tail{}", "page": "page{}", "queries": "{}-queries"}
     parts = [words.get(key, "{}").format(value) for key, value in recipe.items() if key not in ("context", "seed")]
     cells = recipe["context"]

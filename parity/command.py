@@ -49,6 +49,7 @@ def add_parser(subparsers):
     parser.add_argument(
         "--bench", action="store_true", help="with verify-batch on cuda: then time it, every kernel switch off and on"
     )
+    parser.add_argument("--full", action="store_true", help="also the cases that take long, half an hour on two cores")
     parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     parser.set_defaults(run=run)
     return parser
@@ -61,7 +62,7 @@ def _chosen(arguments, arithmetic):
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
     if arguments.case:
         return [suite.parse(text) for text in arguments.case]
-    return suite.collect(arguments.modules or list(suite.MODULES), arithmetic)
+    return suite.collect(arguments.modules or list(suite.MODULES), arithmetic, arguments.full)
 
 
 def check_target(option, path):

@@ -20,15 +20,13 @@ import json
 import os
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from qsa.golden import evidence, sources
-from qsa.golden.families import grid, produce
-from qsa.golden.record import GoldenError
-from qsa.golden.store import Store
+from qsa.golden import checking, evidence, sources
+from qsa.golden.families import grid
+from qsa.golden.store import RECORDS, Store
 
 from . import evidence_run, process, regression, suite
 from .backend import Backend
@@ -56,15 +54,7 @@ def verdict(check, name, status, reason="", seconds=0.0):
 
 
 def _goldens():
-    store = Store()
-    stored = set(store.names())
-    for name in sorted({*stored, *grid()}):
-        started = time.perf_counter()
-        try:
-            lines = store.check(name, produce) if name in stored else ["there is no record: regen and accept it"]
-        except GoldenError as error:
-            lines = [str(error)]
-        spent = time.perf_counter() - started
+    for name, lines, spent in checking.check(RECORDS, sorted({*Store().names(), *grid()})):
         yield verdict("goldens", name, "failed" if lines else "passed", "\n".join(lines), spent)
 
 

@@ -12,6 +12,7 @@ from qsa.golden.families import FAMILIES, grid, produce
 from qsa.golden.record import GoldenError
 from qsa.golden.store import Store
 
+from . import golden_model
 from .backend import UnsupportedError
 from .compare import equal, verdict
 from .localise import explain
@@ -26,7 +27,7 @@ AXES = {
 }
 """Names of the axes of outputs; of the others the first is a row."""
 
-ATTENTION = ("attend", "verify_batch")
+ATTENTION = ("attend", "verify_batch", "text")
 """Families whose outputs depend on the arithmetic of ``attend``: stored in the exact one."""
 
 
@@ -42,8 +43,8 @@ def cases(arithmetic):
     """(case string, recipe) of every golden of the grid and of the folder, in the order of their names."""
     for text in _names():
         family, recipe = case.parse(text)
-        # The module of that name holds them, and calls row by row beside them.
-        if family != "verify_batch":
+        # Modules of their own hold these: verify-batch and seven.
+        if family not in ("verify_batch", "text"):
             yield text, {"family": family, **recipe}
 
 
@@ -56,8 +57,7 @@ def check(backend, recipe):
     text, produced = case.format(family, recipe), []
 
     def produce_here(family, recipe):
-        # A family is called as its operation is; one of several operations asks for the backend itself.
-        produced.append(produce(family, recipe, compute={family: getattr(backend, family, backend)}))
+        produced.append(produce(family, recipe, compute={family: _compute(backend, family)}))
         return produced[-1]
 
     name = _names().get(text)
@@ -70,6 +70,14 @@ def check(backend, recipe):
     size = sum(output.size for output in produced[-1].outputs.values())
     found = verdict(f"golden {name}", len(lines), 0, "a hash has one right value", size=size, notes=lines)
     return [found] if found.passed else [found, *_in_full(backend, family, recipe, produced[-1])]
+
+
+def _compute(backend, family):
+    """What takes the reference's place: the operation of that name, a text of the engine's, or the backend itself for a
+    family of several operations."""
+    if family == "text":
+        return lambda **given: golden_model.texts(backend, [given])[0][0]
+    return getattr(backend, family, backend)
 
 
 def _in_full(backend, family, recipe, produced):

@@ -1,8 +1,9 @@
 """Running cases: a case string in, a :class:`Result` out, whatever the backend does.
 
 A parity module is a Python module with ``OPERATIONS`` (op -> allowed values of every parameter), ``cases(arithmetic)``
-(recipes in order) and ``check(backend, recipe)`` (a list of comparisons). It raises UnsupportedError for what a backend
-does not carry out; any other exception is a failed case, and the run goes on.
+(recipes in order) and ``check(backend, recipe)`` (a list of comparisons); it may have ``more_cases(arithmetic)``, which
+take long. It raises UnsupportedError for what a backend does not carry out; any other exception is a failed case, and
+the run goes on.
 """
 
 import time
@@ -14,7 +15,7 @@ from qsa.golden import case
 from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
-from . import accuracy, goldens, pages, selection, split, verify_batch
+from . import accuracy, goldens, needle, nll, pages, selection, seven, spec, split, verify_batch
 from .backend import UnsupportedError
 from .compare import Comparison, finite
 
@@ -25,6 +26,10 @@ MODULES = {
     "pages": pages,
     "goldens": goldens,
     "verify-batch": verify_batch,
+    "seven": seven,
+    "spec": spec,
+    "nll": nll,
+    "needle": needle,
 }
 """Name -> parity module, in the order in which they run. A case string has _ where a name has -."""
 
@@ -102,15 +107,20 @@ def command(text, backend):
     return f"qsa parity --backend {backend.name}{arithmetic} --case '{text}'"
 
 
-def collect(names, arithmetic):
-    """The cases of the modules ``names``. Raises ValueError on an unknown name."""
+def collect(names, arithmetic, full=False):
+    """The cases of the modules ``names``, with ``full`` those that take long too. Raises ValueError on an unknown
+    name."""
     for name in names:
         if name not in MODULES:
             raise ValueError(f"module = {name!r}: allowed are {', '.join(MODULES)}")
     found = []
     for name in MODULES:
         if name in names:
-            found += [Case(name, text, recipe) for text, recipe in MODULES[name].cases(arithmetic)]
+            module = MODULES[name]
+            recipes = list(module.cases(arithmetic))
+            if full and hasattr(module, "more_cases"):
+                recipes += module.more_cases(arithmetic)
+            found += [Case(name, text, recipe) for text, recipe in recipes]
     return found
 
 

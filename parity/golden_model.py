@@ -1,0 +1,90 @@
+"""The golden model over the backend under test, and texts from the engine on it.
+
+Of our own backends the whole model runs there, layers included. Somebody's own module lends the model ``block_scores``,
+``select`` and ``attend``, as far as it has them; the rest is the CPU backend's. So a kernel is held to whole texts
+before there is an engine around it.
+"""
+
+from functools import lru_cache
+from types import SimpleNamespace
+
+import numpy as np
+
+from qsa.engine import Drafting, Engine
+from qsa.engine.graphs import make_runner
+from qsa.engine.load import BACKENDS, load_model
+from qsa.golden import text
+from qsa.kernels import cpu
+from qsa.kernels.float_model import FloatModel
+from qsa.reference.exact.generate import Text
+from qsa.reference.exact.model import ExactModel
+
+from .backend import Backend, UnsupportedError
+
+
+def model(backend):
+    """The golden model (``reference.exact.model.TextModel``) over ``backend`` (:class:`~.backend.Backend`), in its
+    arithmetic; the last two are kept. Raises UnsupportedError where the backend has no operation that a model calls."""
+    return _model(backend.name, backend.arithmetic)
+
+
+@lru_cache(maxsize=2)
+def _model(name, arithmetic):
+    backend = Backend(name, arithmetic)
+    own = {operations: name for name, operations in BACKENDS.items()}
+    if name in own:
+        return load_model(text.MODEL, own[name], arithmetic)
+    borrowed = [each for each in ("block_scores", "select", "attend") if backend.has(each)]
+    if not borrowed:
+        raise UnsupportedError("model: the backend has none of block_scores, select, attend")
+    operations = {each: getattr(cpu, each) for each in cpu.__all__} | {each: _lent(backend, each) for each in borrowed}
+    kind = ExactModel if arithmetic == "exact" else FloatModel
+    return kind(*text.tensors(), backend=SimpleNamespace(**operations))
+
+
+def _lent(backend, name):
+    """``backend``'s operation as the model calls it."""
+
+    def block_scores(q_idx, index, steps):
+        return backend.block_scores(q_idx, index, steps)
+
+    def select(scores, steps, ids, rule, geometry):
+        ids[...] = backend.select(scores, steps, rule, geometry)
+        return ids
+
+    def attend(q, kv, ids, steps, slots=None, arithmetic=None):
+        return backend.attend(q, kv, ids, steps, slots)
+
+    return {"block_scores": block_scores, "select": select, "attend": attend}[name]
+
+
+def engine(backend, slots=1, capacity=32768):
+    """An Engine of the golden model, whose windows are captured once and replayed where the backend can."""
+    of = model(backend)
+    return Engine(of, slots=slots, capacity=capacity, runner=make_runner(of))
+
+
+def texts(backend, wanted, spec=1, tokens=None, **options):
+    """(texts, requests): for every one of ``wanted`` (arguments of ``reference.exact.generate.generate`` behind the
+    model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
+
+    spec     rows of a verify window; above 1 the draft layer fills it
+    tokens   None, or tokens at most; options: of ``Drafting``
+    """
+    counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
+    capacity = max(len(given["ids"]) + count for given, count in zip(wanted, counts, strict=True))
+    running = engine(backend, len(wanted), capacity)
+    drafting = Drafting(spec=spec, **options) if spec > 1 else None
+    requests = [
+        running.submit(given["ids"], count, given["options"], given["seed"], drafting=drafting)
+        for given, count in zip(wanted, counts, strict=True)
+    ]
+    running.run()
+    found = []
+    for request in requests:
+        if request.error is not None:
+            raise request.error
+        # The last token is a row like any other: what it says of the next one hangs on all that the slot holds.
+        output = running.runner.run([np.array(request.tokens[-1:])], [running.slots[request.slot]])
+        found.append(Text(np.array(request.tokens, np.int32), running.runner.logits(output.x)[0]))
+    return found, requests

@@ -1,0 +1,153 @@
+"""The parity modules that run the golden model: whole texts, windows, scores and needles, and what they catch."""
+
+import numpy as np
+import pytest
+from mutants import attend, backend
+
+from qsa.golden import text
+from qsa.kernels import cpu
+from qsa.parity import golden_model, needle, nll, seven, spec, suite
+from qsa.parity.backend import Backend, UnsupportedError
+from qsa.reference.exact.generate import generate
+from qsa.reference.sampler import GREEDY
+
+__all__ = ["backend"]  # a fixture is used by its name
+
+SHORT = "seven:op=text,computation={},spec={},switch={},tokens=24"
+
+
+@pytest.fixture(autouse=True)
+def forget():
+    """A mutant has the name of the one before it."""
+    yield
+    for cached in (golden_model._model, nll._logits, needle._read):
+        cached.cache_clear()
+
+
+def run(case, backend=None):
+    return suite.run_case(suite.parse(case), Backend("cpu") if backend is None else backend)
+
+
+def said(result):
+    return "\n".join(result.lines(Backend("cpu"), verbose=True))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        SHORT.format("math-greedy", 1, "none"),
+        SHORT.format("math-sampled", 8, "none"),
+        SHORT.format("code-greedy", 3, "batch_qsa_attn"),
+        SHORT.format("code-sampled", 4, "split_attn"),
+        "spec:op=windows,computation=code-greedy,min_p=0.0,tokens=64",
+        "spec:op=windows,computation=math-sampled,min_p=0.5,tokens=64",
+        *(f"spec:op=drafter,computation=code-greedy,drafter={drafter},tokens=24" for drafter in spec.DRAFTERS),
+        "nll:op=score,set=math,against=split,positions=64",
+        "nll:op=score,set=text,against=float,positions=256",
+    ],
+)
+def test_the_cpu_passes(case):
+    result = run(case)
+    assert result.status == "passed", said(result)
+
+
+def test_cases_are_parsed_back():
+    for arithmetic in ("exact", "float"):
+        cases = suite.collect(["seven", "spec", "nll", "needle"], arithmetic, full=True)
+        assert len({one.text for one in cases}) == len(cases)
+        assert [suite.parse(one.text) for one in cases] == cases
+    names = {one.recipe["computation"] for one in suite.collect(["seven"], "exact")}
+    assert names == {*text.COMPUTATIONS, "all"}
+    asked = {(one.recipe["spec"], one.recipe["switch"]) for one in suite.collect(["seven"], "exact")}
+    assert asked >= {(rows, "none") for rows in range(1, 9)} | {(4, switch) for switch in seven.KERNELS}
+
+
+def test_somebodys_own_attention_carries_the_text(backend):
+    """A module with one operation: the rest of the model is the CPU's, and the text is the golden one."""
+    mine = backend(append_kv=None, append_index=None, block_scores=None, select=None)
+    result = run(SHORT.format("math-greedy", 1, "none"), mine)
+    assert result.status == "passed", said(result)
+
+
+def test_an_attention_that_loses_its_newest_cell_changes_the_text(backend):
+    def lossy(q, kv, ids, steps, slots=None, out=None, **keywords):
+        fewer = steps.copy()
+        fewer[:, 3] -= 1
+        return attend(q, kv, ids, fewer, slots, out)
+
+    result = run(SHORT.format("math-greedy", 1, "none"), backend(attend=lossy))
+    assert result.status == "failed"
+    assert "first wrong token" in said(result)
+
+
+def test_a_last_bit_changes_the_logits_behind_a_text(backend):
+    """One unit in the last place of one output in a hundred calls: the tokens may stand, the logits do not."""
+
+    def near(q, kv, ids, steps, slots=None, out=None, **keywords):
+        result = attend(q, kv, ids, steps, slots, out)
+        if steps[0, 0] % 16 == 0:
+            result[0, 0, 0] = np.nextafter(result[0, 0, 0], np.float32(np.inf))
+        return result
+
+    given = {**text.make_inputs({"computation": "math-greedy"}), "count": 24}
+    (right,), _ = golden_model.texts(Backend("cpu"), [given])
+    (wrong,), _ = golden_model.texts(backend(attend=near), [given])
+    assert not np.array_equal(right.logits, wrong.logits)
+
+
+def test_a_module_without_any_of_a_models_operations_is_unsupported(backend):
+    with pytest.raises(UnsupportedError, match="none of block_scores, select, attend"):
+        golden_model.model(backend(attend=None, block_scores=None, select=None))
+
+
+def test_the_engines_text_is_the_loops():
+    """Token by token in the reference's own loop, and the same with drafts, alone and in a batch."""
+    model = golden_model.model(Backend("cpu"))
+    given = [
+        {"ids": text.prompts()[name][:90], "count": 20, "options": options, "seed": 3}
+        for name, options in (("math", GREEDY), ("code", text.SAMPLED))
+    ]
+    plain = [generate(model, one["ids"], one["count"], one["options"], one["seed"]) for one in given]
+    for rows in (1, 4):
+        batch, _ = golden_model.texts(Backend("cpu"), given, rows)
+        for one, found in zip(plain, batch, strict=True):
+            assert np.array_equal(one.tokens, found.tokens) and np.array_equal(one.logits, found.logits)
+
+
+def test_a_run_in_which_nothing_was_drafted_proves_nothing():
+    assert not spec._happened(0, 0, 0).passed
+    assert not spec._happened(5, 5, 0).passed
+    assert not spec._happened(5, 0, 3).passed
+    assert spec._happened(5, 2, 3).passed
+    assert spec._happened(5, 0, 3, need_accepted=False).passed
+
+
+def test_differences_of_scores_are_counted():
+    rng = np.random.default_rng(0)
+    standing = rng.normal(size=(500, 16)).astype(np.float32)
+    next_ids = rng.integers(0, 16, 500)
+    same = nll.difference("x", standing, standing, next_ids)
+    assert same.measure == 0 and same.figures["top-1 agreement"] == 1 and same.figures["kl max"] == 0
+    changed = standing.copy()
+    changed[7, standing[7].argmin()] += 9
+    one = nll.difference("x", standing, changed, next_ids)
+    assert one.figures["top-1 agreement"] == 499 / 500 and "position 7" in one.notes[0]
+    # A drop of one logit by 1 at each target: the mean NLL grows by nearly that, far beyond the bound.
+    worse = standing.copy()
+    worse[np.arange(500), next_ids] -= 1
+    bad = nll.difference("x", standing, worse, next_ids)
+    assert not bad.passed and 0.5 < bad.measure < 1 and bad.figures["mean"] > 0
+
+
+def test_a_lost_needle_is_a_failure(backend):
+    """Attention to the newest cells alone answers, but does not find."""
+    found = run("needle:op=find,context=4096,depth=10")
+    assert found.status == "passed", said(found)
+
+    def near(scores, steps, ids=None, *, rule="blocks", geometry):
+        late = np.broadcast_to(np.arange(scores.shape[1], dtype=np.float32), scores.shape).copy()
+        return cpu.select(late, steps, ids, rule=rule, geometry=geometry)
+
+    blind = run("needle:op=find,context=4096,depth=10", backend(select=near, attend=None, block_scores=None))
+    assert blind.status == "failed", said(blind)
+    assert "hidden: " in said(blind)
