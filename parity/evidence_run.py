@@ -124,6 +124,7 @@ def _parity_steps():
         for arithmetic in ("exact", "float"):
             if any(True for _ in module.cases(arithmetic)):
                 command = ("-m", "qsa.parity.cli", "parity", name, "--backend", "cuda", "--arithmetic", arithmetic)
+                command += ("--full",) if hasattr(module, "more_cases") else ()
                 yield Step(f"{name}-{arithmetic}", (*command, "--json", "{out}"), read_parity)
 
 

@@ -20,7 +20,7 @@ read on the device: a captured graph follows them. Source: design sections 4, 5 
 import numpy as np
 
 from ...reference.formats import EXACT_FORMATS
-from ..ops import MAX_SPLITS, refuse
+from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
 from ..switches import switches
 from .attend_exchange import UNSET, words
 from .attend_float import attend_float
@@ -139,7 +139,7 @@ def attend(
     steps       [rows, 4] int32; the first ``width`` ids of each row are its cells
     out         [rows, n_head, 256] float32, or None: a new array
     schedule    see the module; None: ``split`` where ``splits`` are given, and under the switch split_attn where that
-                fits, else ``batch``
+                fits and the call has the rows of a window (8 at most), else ``batch``
     splits      1 to MAX_SPLITS, for ``split`` alone; None: chosen
     arithmetic  ``exact``, ``float``, or None: the switch QSA_ARITHMETIC
     scratch     of :func:`new_scratch` and :func:`scratch_words`, or None: one kept for the stream. For the float
@@ -153,7 +153,7 @@ def attend(
     or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or
     splits that do not fit.
     """
-    if schedule is None and splits is None and switches().split_attn:
+    if schedule is None and splits is None and switches().split_attn and len(q) <= WINDOW_ROWS:
         answer = attend(
             q, kv, ids, steps, slots, out, schedule="split", arithmetic=arithmetic, scratch=scratch, stream=stream
         )
