@@ -8,6 +8,7 @@ import argparse
 import json
 import math
 import time
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -40,6 +41,10 @@ INDEX_STRIDE = 32
 """Every so many positions the indexers are taught."""
 
 SHARDS = 4
+"""Files of weights, each below 16 MiB."""
+
+SAVING = 12
+"""Seconds kept at the end for saving and the last check."""
 
 
 def parser():
@@ -82,7 +87,7 @@ class Trainer:
     """Network, optimiser, batches and log of one run."""
 
     def __init__(self, options):
-        self.begin, self.options = time.monotonic(), options
+        self.begin, self.options, self.good = time.monotonic(), options, None
         options.out.mkdir(parents=True, exist_ok=True)
         self.file = (options.out / "log.jsonl").open("w")
         self.batches = Batches(options.data, options.seed, options.tokens)
@@ -145,49 +150,55 @@ class Trainer:
             guess = self.network.guess(streams, **head)
             return round(float((guess == tokens[:, 1:].flatten())[answer].float().mean()), 4)
 
+    def check(self, *numbers):
+        """Keep a copy of the state when ``numbers`` are finite, else go back to the last copy, momenta included.
+
+        Returns whether they were. Raises FloatingPointError when there is no copy yet.
+        """
+        state = [*self.learned.values(), *self.optimiser.state()]
+        if all(math.isfinite(number) for number in numbers):
+            self.good = [t.detach().clone() for t in state]
+            return True
+        if self.good is None:
+            raise FloatingPointError(f"losses and norms {numbers}: not finite at the first check")
+        with torch.no_grad():
+            for tensor, value in zip(state, self.good, strict=True):
+                tensor.copy_(value)
+        return False
+
+    def step(self, step, stage, progress):
+        """One step. Returns (losses, the one minimised, AdamW's gradient norm, factor of the rates, length)."""
+        data, weight, select = self.batches.next(stage)
+        losses, total = self.losses(data, weight, select, offset=step * 13)
+        total.backward()
+        rate = min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2)
+        return losses, total, self.optimiser.step(rate), rate, data.shape[1] - 1
+
     def run(self):
         """Train until the time is up."""
         self.warm_up()
-        start, end = time.monotonic(), self.begin + self.options.seconds - 12
-        bounds, total = [], 0.0
-        for stage in self.stages:
-            total += stage.share
-            bounds.append(total)
-        step, place, first, marked, tokens, saved = 0, 0, 0, time.monotonic(), 0, time.monotonic()
-        good, bad = None, 0
+        start, end = time.monotonic(), self.begin + self.options.seconds - SAVING
+        bounds = list(accumulate(stage.share for stage in self.stages[:-1]))
+        place, step, first, logged, bad = 0, 0, 0, 0, 0
+        marked = saved = time.monotonic()
         while (progress := (time.monotonic() - start) / (end - start)) < 1:
-            now = sum(progress >= bound for bound in bounds[:-1])
+            now = sum(progress >= bound for bound in bounds)
             if now != place:
-                self.log(
-                    stage_end=self.stages[place].name, step=step, needles_4k=self.needles(4096, self.stages[now].select)
-                )
+                found = self.needles(4096, self.stages[now].select)
+                self.log(stage_end=self.stages[place].name, step=step, needles_4k=found)
                 place, first = now, step
-            data, weight, select = self.batches.next(self.stages[place])
-            losses, total_loss = self.losses(data, weight, select, offset=step * 13)
-            total_loss.backward()
-            rate = min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2)
-            norm = self.optimiser.step(rate)
-            step, tokens = step + 1, tokens + weight.size
+            stage = self.stages[place]
+            losses, total, norm, rate, length = self.step(step, stage, progress)
+            step += 1
             if step % 50 == 0 or step - first in (2, 6):
-                finite = math.isfinite(float(total_loss)) and math.isfinite(float(norm))
-                state = [*self.learned.values(), *self.optimiser.state()]
-                if finite:
-                    good = [t.detach().clone() for t in state]
-                else:
-                    bad += 1
-                    with torch.no_grad():
-                        for tensor, value in zip(state, good, strict=True):
-                            tensor.copy_(value)
-                elapsed, marked = time.monotonic() - marked, time.monotonic()
-                bits = {"text": float(losses.text), "drafts": [round(float(d), 4) for d in losses.drafts]}
-                more = {"index": float(losses.index), "balance": float(losses.balance), "norm": float(norm), "bad": bad}
-                speed = {
-                    "stage": self.stages[place].name,
-                    "length": data.shape[1] - 1,
-                    "tokens/s": round(tokens / elapsed),
-                }
-                self.log(step=step, rate=round(rate, 4), **speed, **bits, **more)
-                tokens = 0
+                bad += not self.check(float(total.detach()), float(norm))
+                speed = round((step - logged) * self.options.tokens / (time.monotonic() - marked))
+                logged, marked = step, time.monotonic()
+                self.log(
+                    **{"step": step, "rate": round(rate, 4), "stage": stage.name, "length": length, "tokens/s": speed},
+                    **{"text": losses.text.item(), "drafts": [round(loss.item(), 4) for loss in losses.drafts]},
+                    **{"index": losses.index.item(), "balance": losses.balance.item(), "norm": float(norm), "bad": bad},
+                )
             if time.monotonic() - saved > 100:
                 save(self.tensors, self.options.out)
                 saved = time.monotonic()
