@@ -53,8 +53,12 @@ def by_hand(model, request, slot, count):
     return tokens, shares
 
 
-def test_a_chain_is_the_layers_own_loop(model):
-    request, slot, drafter = request_of(model, IDS, plain(IDS, 9).tokens)
+@pytest.mark.parametrize("window", [32768, 8])
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_a_chain_is_the_layers_own_loop(window, tokens):
+    """Also where the cells of a prompt that lie a window behind its end have been left out."""
+    model = engine_model(draft_window=window)
+    request, slot, drafter = request_of(model, IDS, plain(IDS, tokens).tokens)
     tokens, shares = by_hand(model, request, slot, 7)
     for _ in range(2):  # A proposal leaves nothing behind.
         proposal = drafter.propose([Asked(request, slot, 7)])[0]
@@ -292,6 +296,9 @@ def test_a_draft_layer_that_fails_in_one_slot_drafts_on_in_the_other(what, cell)
     assert good.draft_failures == 0 and good.drafted >= 15
     # A NaN inside the prompt is in a row that nobody asks.
     assert (bad.draft_failures > 0) == (what == "raises" or cell >= 44)
+    if what == "raises" and cell <= 44:
+        # Without that cell every later draft would be another one than the layer's: there are none.
+        assert bad.drafted == 0 and bad.draft_failures == 1 and engine.slots[0].draft.lost
     failing.victim = None
     again = engine.submit(list(IDS), 16, drafting=DRAFTED)
     engine.run()
