@@ -13,8 +13,10 @@ schedule    blocks that share a row and KV head
 ``split``   up to 20, about two blocks per multiprocessor over all rows; int8 alone
 ==========  =======================================================================================================
 
-Up to four slots' pools take one launch; slots of different formats take a launch each. Widths, ids and page tables are
-read on the device: a captured graph follows them. Source: design sections 4, 5 and 8.
+A single row of int8 on sm_90 goes in a cluster of blocks, which tell each other by way of shared memory; otherwise, and
+in the schedule ``split``, they do by way of the scratch. Up to four slots' pools take one launch; slots of different
+formats take a launch each. Widths, ids and page tables are read on the device: a captured graph follows them. Source:
+design sections 4, 5 and 8.
 """
 
 import numpy as np
@@ -22,13 +24,12 @@ import numpy as np
 from ...reference.formats import EXACT_FORMATS
 from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
 from ..switches import switches
+from .attend_call import NAME, checked, pool_fields, sets_of
 from .attend_exchange import UNSET, words
 from .attend_float import attend_float
-from .attend_kernel import DIM, HEADS, MAX_POOLS, POOL_FIELDS, build, cell_bytes, shared_bytes
-from .checks import check_array, check_schedule
-from .compiler import address, array_module, launch, properties
-
-NAME = "attend"
+from .attend_kernel import build
+from .attend_layout import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
+from .compiler import array_module, launch, max_clusters, properties
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
@@ -43,6 +44,17 @@ MOST = 20
 """Blocks that share a row at most in the other schedules, unless its cells need more: beyond, telling each other costs
 more than a smaller share saves."""
 
+EACH = (1, 2, 6)
+"""Cells that a lane looks up, one form of the kernel each; more than 6 hold no block's cells."""
+
+CLUSTERED = (9, 0)
+"""The device on which the blocks of a row may be a cluster; measured there alone."""
+
+CLUSTER, CLUSTER_SHARE, FEW = 11, 192, 2
+"""Blocks of a cluster, cells of each at most, and clusters of a launch. On an H200, 2,051 cells, in microseconds: one
+row of 2 KV heads in clusters of 11 (9, 16) blocks 14.1 (15.3, 14.2), by way of the scratch in 17 blocks 14.6; four rows
+in clusters of 8 (11) 16.2 (16.3), by way of the scratch in 13 blocks 15.7. 192 cells: a tile for each of 12 warps."""
+
 MAX_GRID = (1 << 31) - 1
 
 
@@ -55,21 +67,28 @@ def _parts(kv):
 def _room(kv, parts):
     """Cells that a block holds at most, a multiple of 32."""
     groups = GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]
-    fixed = shared_bytes(0, 0, 0, 1)
-    return (properties().shared_per_block - fixed) // cell_bytes(*groups) // SHARE * SHARE
+    held = (properties().shared_per_block - CELLS - cells_bytes(0, *groups)) // cell_bytes(*groups)
+    return min(held // SHARE * SHARE, EACH[-1] * 128 * parts)
+
+
+def _clusters(kvs, cap):
+    """Whether the blocks of a row of ``cap`` ids may be a cluster."""
+    int8 = all(kv.pool.format == "int8" for kv in kvs)
+    return int8 and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
 
 
 def plan(kvs, rows, cap, schedule, splits=None):
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
     # The launches of several sets of slots share the rows.
-    heads = max(1, -(-rows // len(_sets(kvs)))) * kvs[0].pool.geometry.n_head_kv
+    heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
     least = max(-(-max(cap, 1) // _room(kv, _parts(kv))) for kv in kvs)
     multiprocessors = properties().multiprocessors
     if schedule == "split":
         if splits is None:
             splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // CHUNK)))
     else:
-        splits = max(1, min(multiprocessors // heads, MOST, -(-cap // SHARE)))
+        most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
+        splits = max(1, min(multiprocessors // heads, most, -(-cap // SHARE)))
     return max(splits, least)
 
 
@@ -96,11 +115,6 @@ def _own_scratch(n_words, stream):
     if not held or held[-1].size < n_words:
         held.append(new_scratch(n_words))
     return held[-1]
-
-
-def _pool(kv):
-    sides = [array for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]
-    return *(address(array) for array in (*sides, kv.table)), kv.capacity, kv.pool.page_size
 
 
 def _refusal(kvs, schedule):
@@ -167,32 +181,17 @@ def attend(
         return attend_float(q, kv, ids, steps, slots, out, schedule, splits, scratch, stream)
     if arithmetic != "exact":
         raise ValueError(f"arithmetic = {arithmetic!r}: allowed are exact and float")
-    check_schedule(NAME, schedule)
-    if splits is not None and (schedule != "split" or not 1 <= splits <= MAX_SPLITS):
-        raise ValueError(f"splits = {splits}: the schedule split takes 1 to {MAX_SPLITS}, {schedule!r} takes none")
-    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
-    geometry, rows = kvs[0].pool.geometry, len(q)
-    check_array("q", q, "float32", (rows, geometry.n_head, geometry.head_dim))
-    if ids.ndim != 2:
-        raise ValueError(f"ids: shape {ids.shape}: must be [rows, cap]")
-    cap = ids.shape[1]
-    check_array("ids", ids, "int32", (rows, cap), alignment=4)
-    check_array("steps", steps, "int32", (rows, 4))
-    if len(kvs) > 1:
-        if slots is None:
-            raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
-        check_array("slots", slots, "int32", (rows,), alignment=4)
-    if out is not None:
-        check_array("out", out, "float32", q.shape)
+    call = checked(q, kv, ids, steps, slots, out, schedule, splits)
+    kvs, rows, cap = call.kvs, call.rows, call.cap
     reason = _refusal(kvs, schedule)
     if reason:
         return refuse(NAME, reason)
     together = 1 if schedule == "step" else rows
     splits = plan(kvs, together, cap, schedule, splits)
-    if splits > properties().multiprocessors or together * geometry.n_head_kv * splits > MAX_GRID:
+    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID:
         return refuse(NAME, "geometry")
     groups = max(GROUPS[one.pool.v.coding] for one in kvs)
-    needed = together * geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
+    needed = together * call.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
     if scratch is not None and (scratch.dtype != np.int64 or not scratch.flags.c_contiguous or scratch.size < needed):
         return refuse(NAME, "scratch")
     out = array_module().empty(q.shape, "float32") if out is None else out
@@ -201,42 +200,45 @@ def attend(
     if scratch is None:
         key = array_module().cuda.get_current_stream().ptr if stream is None and hasattr(array_module(), "cuda") else 0
         scratch = _own_scratch(needed, stream.ptr if stream is not None else key)
-    # One signature of the kernel, whether slots are read or not.
-    slots = steps.reshape(-1) if slots is None else slots
     for first_row in range(0, rows, together):
         part = slice(first_row, first_row + together)
-        for first_slot, held in _sets(kvs):
+        for first_slot, held in sets_of(kvs):
             _launch(
                 held,
-                (q[part], ids[part], steps[part], slots[part] if len(kvs) > 1 else slots),
+                (q[part], ids[part], steps[part], call.slots[part] if len(kvs) > 1 else call.slots),
                 (first_slot, len(held) if len(kvs) > 1 else 0, splits),
                 (scratch, out[part]),
                 cap,
+                schedule != "split",
                 stream,
             )
     return out
 
 
-def _sets(kvs):
-    """(first slot, DeviceKVs) of every launch: up to four slots of one format, or one slot where formats are mixed."""
-    together = MAX_POOLS if len({kv.pool.format for kv in kvs}) == 1 else 1
-    return [(first, kvs[first : first + together]) for first in range(0, len(kvs), together)]
+def _each(room, threads):
+    """Cells that a lane looks up of a block's ``room``."""
+    return next(each for each in EACH if each * threads >= room)
 
 
-def _launch(kvs, inputs, numbers, outputs, cap, stream):
+def _launch(kvs, inputs, numbers, outputs, cap, clusters, stream):
     geometry, pool = kvs[0].pool.geometry, kvs[0].pool
     groups = GROUPS[pool.k.coding], GROUPS[pool.v.coding]
     parts = _parts(kvs[0])
-    kernel = build(*groups, geometry.n_head_kv, geometry.group, parts, properties().compute_capability >= (8, 0))
-    pools = sum(map(_pool, kvs), ())
-    pools += (0,) * (MAX_POOLS * POOL_FIELDS - len(pools))
     first_slot, n_pools, splits = numbers
     room = max(SHARE, -(-cap // (splits * SHARE)) * SHARE)
+    shape = (*groups, geometry.n_head_kv, geometry.group, parts, _each(room, 128 * parts))
+    arguments = (*inputs, pool_fields(kvs), first_slot, n_pools, splits, room, *outputs)
+    grid = len(inputs[0]) * geometry.n_head_kv * splits
+    if clusters and 1 < splits <= CLUSTER and grid <= FEW * splits and _clusters(kvs, cap):
+        kernel, shared = build(*shape, True, True), shared_bytes(room, *groups, parts, splits)
+        if max_clusters(kernel, arguments, 128 * parts, shared, splits) * splits >= grid:
+            launch(kernel, grid, 128 * parts, arguments, shared=shared, stream=stream, cluster=splits)
+            return
     launch(
-        kernel,
-        len(inputs[0]) * geometry.n_head_kv * splits,
+        build(*shape, properties().compute_capability >= (8, 0)),
+        grid,
         128 * parts,
-        (*inputs, pools, first_slot, n_pools, splits, room, *outputs),
+        arguments,
         shared=shared_bytes(room, *groups, parts),
         stream=stream,
     )

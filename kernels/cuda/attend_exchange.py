@@ -6,28 +6,31 @@ those of the others; later it sends every other block its part of that one's sha
 counter. A word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
 
 Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
-ever needed at once, far below the number that are resident, so waiting always ends.
+ever needed at once, far below the number that are resident, so waiting always ends. Where a cluster holds the blocks of
+a row, ``attend_cluster`` takes the place of this.
 """
 
-from .attend_scores import DIM, HEAD_BYTES, HEADS
+from .attend_layout import HEAD_BYTES, HEADS, VALUES
+from .attend_query import FULL
 from .compiler import cuda, device_function, int32, int64
 from .ptx import (
     ld_global_relaxed_i64,
+    ld_global_v2_relaxed_i64,
     ld_shared_i32,
-    ld_shared_i64,
     red_shared_max_i32,
     st_global_relaxed_i64,
+    st_global_v2_relaxed_i64,
     st_shared_i64,
 )
 
 UNSET = -(1 << 63)
 """A value that no maximum, mass or sum takes."""
 
-BATCH = 20
-"""Words that a lane waits for at once."""
+BATCH = 10
+"""Pairs that a lane waits for at once."""
 
-FULL = 0xFFFFFFFF
-VALUES = HEADS * DIM
+LANES = 2
+"""Lanes that share the senders of a pair."""
 
 
 def words(splits, v_groups):
@@ -42,19 +45,19 @@ def mass_address(base, splits, sender, owner, head, v_groups):
 
 
 @device_function
-def sum_address(base, splits, sender, value, v_groups):
-    """Where ``sender`` leaves its part of output ``value`` = head * 256 + dim."""
-    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * VALUES + value) * 8
+def pair_address(base, splits, sender, told, v_groups):
+    """Where ``sender`` leaves its two sums of the place ``told`` (``attend_outputs``)."""
+    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * VALUES + told * 2) * 8
 
 
 @device_function
-def publish_maxima(base, split, records, v_groups, lane, clear):
+def publish_maxima(base, split, maxima, v_groups, lane, clear):
     """Leave this block's maxima in the scratch, or ``clear`` them again. ``lane`` of the block."""
     kinds = 1 + v_groups
     if lane < HEADS * kinds:
         word = int64(UNSET)
         if not clear:
-            word = int64(ld_shared_i32(int32(records + lane // kinds * HEAD_BYTES + lane % kinds * 4)))
+            word = int64(ld_shared_i32(int32(maxima + lane // kinds * HEAD_BYTES + lane % kinds * 4)))
         st_global_relaxed_i64(base + int64(split * (HEADS * kinds) + lane) * 8, word)
 
 
@@ -82,14 +85,10 @@ def gather_maxima(base, active, records, v_groups, lane, lanes):
 
 
 @device_function
-def send_mass(base, split, splits, active, masses, v_groups, lane, lanes):
-    """Leave this block's mass of every head [12] int64, at the shared address ``masses``, for every block of the
-    row."""
-    for i in range(lane, int32(active * HEADS), int32(lanes)):
-        owner, head = int32(i // HEADS), int32(i % HEADS)
-        st_global_relaxed_i64(
-            mass_address(base, splits, split, owner, head, v_groups), ld_shared_i64(int32(masses + head * 8))
-        )
+def send_mass(base, split, splits, active, head, mass_of, v_groups, lane):
+    """One warp, one head: leave this block's mass of it for every block of the row."""
+    for owner in range(lane, active, int32(32)):
+        st_global_relaxed_i64(mass_address(base, splits, split, int32(owner), head, v_groups), mass_of)
 
 
 @device_function
@@ -97,7 +96,7 @@ def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
     """One warp, one head: its mass over all blocks to ``totals`` [12] int64; the words are cleared."""
     total = int64(0)
     for sender in range(lane, active, int32(32)):
-        at = mass_address(base, splits, sender, split, head, v_groups)
+        at = mass_address(base, splits, int32(sender), split, head, v_groups)
         word = ld_global_relaxed_i64(at)
         while word == UNSET:
             word = ld_global_relaxed_i64(at)
@@ -110,24 +109,33 @@ def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
 
 
 @device_function
-def receive_sum(base, splits, active, value, v_groups):
-    """Output ``value``'s sum over all blocks; the words are cleared."""
-    total = int64(0)
-    found = cuda.local.array(BATCH, int64)
-    for start in range(int32(0), active, int32(BATCH)):
+def send_pair(base, split, splits, told, x, y, v_groups):
+    """Leave this block's two sums of a place for whoever owns it."""
+    st_global_v2_relaxed_i64(pair_address(base, splits, split, told, v_groups), x, y)
+
+
+@device_function
+def receive_pair(base, splits, active, told, part, v_groups):
+    """Two sums of a place over every ``LANES``-th block from ``part`` on; the words are cleared."""
+    x, y = int64(0), int64(0)
+    low, high = cuda.local.array(BATCH, int64), cuda.local.array(BATCH, int64)
+    for start in range(part, active, int32(LANES * BATCH)):
         for i in range(BATCH):
-            found[i] = int64(UNSET) if start + i < active else int64(0)
-        first = sum_address(base, splits, start, value, v_groups)
+            high[i] = int64(0)
+            low[i] = int64(UNSET) if start + i * LANES < active else int64(0)
+        first = pair_address(base, splits, int32(start), told, v_groups)
         waiting = True
         while waiting:
             waiting = False
             for i in range(BATCH):
-                if found[i] == UNSET:
-                    found[i] = ld_global_relaxed_i64(first + i * (VALUES * 8))
+                # The two halves of a pair need not come together.
+                if low[i] == UNSET or high[i] == UNSET:
+                    low[i], high[i] = ld_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8))
             for i in range(BATCH):
-                waiting = waiting or found[i] == UNSET
+                waiting = waiting or low[i] == UNSET or high[i] == UNSET
         for i in range(BATCH):
-            total += found[i]
-            if start + i < active:
-                st_global_relaxed_i64(first + i * (VALUES * 8), int64(UNSET))
-    return total
+            x += low[i]
+            y += high[i]
+            if start + i * LANES < active:
+                st_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8), int64(UNSET), int64(UNSET))
+    return x, y

@@ -20,13 +20,11 @@ from typing import NamedTuple
 
 from ..ops import MAX_SPLITS, refuse
 from ..switches import switches
+from .attend_call import NAME, checked, pool_fields, sets_of
 from .attend_cells import CODINGS
 from .attend_merge import merge_kernel, row_floats
-from .attend_pieces import CHUNK, MAX_POOLS, POOL_FIELDS, pieces_kernel, shared_words
-from .checks import check_array, check_schedule
+from .attend_pieces import CHUNK, pieces_kernel, shared_words
 from .compiler import address, array_module, launch, properties
-
-NAME = "attend"
 
 DIMS = (64, 256)
 
@@ -81,19 +79,7 @@ def _refusal(kvs, schedule, scratch, needed):
     return None
 
 
-def _pool(kv):
-    sides = [array for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]
-    addresses = [address(array) if array.size else 0 for array in (*sides, kv.table)]
-    return *addresses, kv.capacity, kv.pool.page_size
-
-
-def _sets(kvs):
-    """(first slot, PagedKVs) of every launch: up to four slots of one format, or one slot where formats are mixed."""
-    together = MAX_POOLS if len({kv.pool.format for kv in kvs}) == 1 else 1
-    return [(first, kvs[first : first + together]) for first in range(0, len(kvs), together)]
-
-
-class _Call(NamedTuple):
+class _Launches(NamedTuple):
     """What the launches of one call share."""
 
     q: object
@@ -113,11 +99,9 @@ class _Call(NamedTuple):
         blocks = self.pieces
         if self.splits:
             blocks = _blocks(self.pieces, rows, g.n_head_kv, properties().multiprocessors)
-        sets = _sets(kvs)
+        sets = sets_of(kvs)
         for first_slot, held in sets:
             side_k, side_v = held[0].pool.k, held[0].pool.v
-            pools = sum(map(_pool, held), ())
-            pools += (0,) * (MAX_POOLS * POOL_FIELDS - len(pools))
             # 0 pools: every row reads the one there is.
             n_pools = len(held) if len(kvs) > 1 else 0
             launch(
@@ -125,7 +109,17 @@ class _Call(NamedTuple):
                 (blocks, g.n_head_kv, rows),
                 g.head_dim,
                 (
-                    *(self.q, self.ids, self.steps, self.slots, self.scratch, pools, first_slot, n_pools, first_row),
+                    *(
+                        self.q,
+                        self.ids,
+                        self.steps,
+                        self.slots,
+                        self.scratch,
+                        pool_fields(held),
+                        first_slot,
+                        n_pools,
+                        first_row,
+                    ),
                     *(self.cap, self.pieces, self.splits),
                 ),
                 shared=_shared(g),
@@ -169,24 +163,9 @@ def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", spli
     than shared memory holds (``geometry``), and for a scratch that is too small, strided or of another type
     (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
     """
-    check_schedule(NAME, schedule)
-    if splits is not None and (schedule != "split" or not 1 <= splits <= MAX_SPLITS):
-        raise ValueError(f"splits = {splits}: the schedule split takes 1 to {MAX_SPLITS}, {schedule!r} takes none")
+    call = checked(q, kv, ids, steps, slots, out, schedule, splits)
     splits = MAX_SPLITS if schedule == "split" and splits is None else splits
-    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
-    geometry, rows = kvs[0].pool.geometry, len(q)
-    check_array("q", q, "float32", (rows, geometry.n_head, geometry.head_dim))
-    if ids.ndim != 2:
-        raise ValueError(f"ids: shape {ids.shape}: must be [rows, cap]")
-    cap = ids.shape[1]
-    check_array("ids", ids, "int32", (rows, cap), alignment=4)
-    check_array("steps", steps, "int32", (rows, 4))
-    if len(kvs) > 1:
-        if slots is None:
-            raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
-        check_array("slots", slots, "int32", (rows,), alignment=4)
-    if out is not None:
-        check_array("out", out, "float32", q.shape)
+    kvs, rows, cap, geometry = call.kvs, call.rows, call.cap, call.geometry
     pieces = pieces_of(cap, splits)
     each = row_floats(geometry, pieces)
     together = 1 if schedule == "step" else max(1, rows)
@@ -202,9 +181,7 @@ def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", spli
     if rows == 0:
         return out
     scratch = array_module().empty(together * each, "float32") if scratch is None else scratch
-    # numba compiles anew for another number of axes: one launch signature, whether slots are read or not.
-    slots = steps.reshape(-1) if slots is None else slots
-    call = _Call(q, ids, steps, slots, scratch, out, cap, pieces, splits or 0, stream)
+    launches = _Launches(q, ids, steps, call.slots, scratch, out, cap, pieces, splits or 0, stream)
     for first_row in range(0, rows, together):
-        call.run(kvs, first_row, min(together, rows - first_row))
+        launches.run(kvs, first_row, min(together, rows - first_row))
     return out

@@ -1,6 +1,6 @@
-"""Scores of the exact ``attend`` on tensor cores: the query in fixed point, dots per group, both maxima.
+"""Scores of the exact ``attend`` on tensor cores: dots per group, scores, both maxima.
 
-Design section 4, steps 1 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The
+Design section 4, steps 3 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The
 three limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb
 of a score:
 
@@ -17,140 +17,25 @@ is read straight into the registers in which the instruction wants it, 16 bytes 
 Nothing in here waits for another warp.
 """
 
-import numpy as np
-
 from ...reference.exact.attend import NO_CELL
 from ...reference.exact.scalar import SCORE_LIMIT
+from .attend_layout import FACTOR, HEAD_BYTES, PRODUCTS, TILE
+from .attend_query import FULL
 from .compiler import cuda, device_function, float32, int32, int64, libdevice
 from .ptx import (
-    float_as_int,
     floor_s32,
     ld_global_i32_nc,
-    ld_global_v4_f32_nc,
     ld_global_v4_i32_nc,
     ld_shared_f32,
     ld_shared_i32,
     ld_shared_v4_f32,
     ld_shared_v4_i32,
     red_shared_max_i32,
-    rint_s32,
     st_shared_f32,
-    st_shared_i32,
 )
-from .scalar import QUERY_BITS, exponent, rounded_dot, scaled, transpose_bytes
+from .scalar import rounded_dot
 
-DIM = 256
-HEADS = 12
-"""Query heads of one KV head that the products hold; fewer leave columns empty."""
-
-TILE = 16
-"""Cells of one product."""
-
-PRODUCTS = 5
-QUERY_BYTES = 4 * PRODUCTS * 32 * 16
-"""Bytes of the query's limbs: for each pair of 32-dim steps and product, four registers of each lane."""
-
-HEAD_BYTES = 64
-"""Bytes of a head's record: words 0 to 8 the maxima, then the factor of its scores and whether it is poisoned."""
-
-FACTOR, POISON = 9, 10
-FULL = 0xFFFFFFFF
 LIMIT = float(SCORE_LIMIT)
-LOG2_UNITS = float(np.float32(np.log2(np.e) / np.sqrt(DIM)))
-INFINITE = 0x7F800000
-
-
-@device_function
-def rotate_lanes(x, lane):
-    """The rotation of a 256-vector, dims 8 * lane to 8 * lane + 7 in the local array ``x``, in the reference's
-    order."""
-    for stride in (1, 2, 4):
-        for i in range(8):
-            if not i & stride:
-                low, high = x[i], x[i + stride]
-                x[i] = libdevice.fadd_rn(low, high)
-                x[i + stride] = libdevice.fadd_rn(low, -high)
-    for distance in (1, 2, 4, 8, 16):
-        for i in range(8):
-            other = cuda.shfl_xor_sync(FULL, x[i], distance)
-            mine = x[i]
-            if lane & distance:
-                mine = -mine
-            x[i] = libdevice.fadd_rn(other, mine)
-    for i in range(8):
-        x[i] = libdevice.fmul_rn(x[i], float32(1 / 16))
-
-
-@device_function
-def query_place(head, limb, word, k_groups):
-    """Byte at which limb ``limb`` of dims 4 * word to 4 * word + 3 of a head stands among the query's limbs.
-
-    int8 K (4 groups): a lane reads 16 consecutive dims, four words, of each 64; q4_0 (8 groups): of each 32 the
-    4 low nibbles and the 4 high nibbles of a word.
-    """
-    if k_groups == 4:
-        pair, quarter, register = word >> 4, (word >> 2) & 3, word & 3
-    else:
-        pair, quarter, register = word >> 4, word & 3, ((word >> 3) & 1) * 2 + ((word >> 2) & 1)
-    if head < 8:
-        product, column = limb, 2 * (head & 3) + (head >> 2)
-    elif limb < 2:
-        product, column = 3, 2 * (head - 8) + limb
-    else:
-        product, column = 4, 2 * (head - 8)
-    return int32(((pair * PRODUCTS + product) * 32 + column * 4 + quarter) * 16 + register * 4)
-
-
-@device_function
-def load_query(x, at, address, present, lane):
-    """This lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` and on; 0 unless ``present``."""
-    for i in range(8):
-        x[at + i] = float32(0)
-    if present:
-        x[at], x[at + 1], x[at + 2], x[at + 3] = ld_global_v4_f32_nc(address + int64(lane * 32))
-        x[at + 4], x[at + 5], x[at + 6], x[at + 7] = ld_global_v4_f32_nc(address + int64(lane * 32 + 16))
-
-
-@device_function
-def store_query(queries, at, head, k_groups, limbs, records, lane):
-    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in shared memory, and its
-    record."""
-    x = cuda.local.array(8, float32)
-    for i in range(8):
-        x[i] = queries[at + i]
-    if k_groups == 8:
-        rotate_lanes(x, lane)
-    # Magnitudes order as their bits do, and everything not finite is above every finite number.
-    largest = int32(0)
-    for i in range(8):
-        largest = max(largest, int32(float_as_int(x[i]) & 0x7FFFFFFF))
-    for distance in (16, 8, 4, 2, 1):
-        largest = max(largest, int32(cuda.shfl_xor_sync(FULL, largest, distance)))
-    finite = largest < INFINITE
-    e = exponent(largest) if finite else int32(0)
-    qi = cuda.local.array(4, int32)
-    for half in range(2):
-        for i in range(4):
-            value = int32(0)
-            if finite:
-                value = rint_s32(scaled(x[half * 4 + i], int32(QUERY_BITS - e)))
-            # Balanced bytes: the digits of v are the bytes of v + 0x8080, the two low ones with their top bit turned.
-            qi[i] = int32(value + 0x8080)
-        low, middle, high, _ = transpose_bytes(qi[0], qi[1], qi[2], qi[3])
-        word = int32(lane * 2 + half)
-        st_shared_i32(int32(limbs + query_place(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
-        st_shared_i32(int32(limbs + query_place(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
-        last = int32(limbs + query_place(head, 2, word, k_groups))
-        st_shared_i32(last, high)
-        if head >= 8:
-            st_shared_i32(int32(last + 64), int32(0))
-    record = int32(records + head * HEAD_BYTES)
-    if lane < FACTOR:
-        st_shared_i32(int32(record + lane * 4), int32(NO_CELL))
-    if lane == FACTOR:
-        st_shared_f32(int32(record + FACTOR * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
-    if lane == POISON:
-        st_shared_i32(int32(record + POISON * 4), int32(0 if finite else 1))
 
 
 @device_function
@@ -207,14 +92,16 @@ def make(k_groups, v_groups, mma_s8):
     dot_registers, v_maxima = per_pair * PRODUCTS * 4, 3 * v_groups
 
     @device_function
-    def score_cells(raw, k_codes, count, first, step, limbs, records, rows, k_scale, exponents, scores, stride, lane):
+    def score_cells(
+        raw, k_codes, count, first, step, limbs, records, maxima, rows, k_scale, exponents, scores, stride, lane
+    ):
         """One warp: scores of the tiles first, first + step, ... of ``count`` cells to shared memory, and their maxima.
 
         ``raw``: K of the first tile, already loaded (:func:`load_tile`).
 
-        Shared addresses: ``rows`` [cells] rows of the pool or -1, ``k_scale`` [cells, k_groups] float32,
-        ``exponents`` [cells, v_groups] int32 (of the V scales), ``scores`` [12, stride words] float32. A cell that is
-        not selected gets the score NO_CELL.
+        Shared addresses: ``records`` of the heads, ``maxima`` in the same form, ``rows`` [cells] rows of the pool or
+        -1, ``k_scale`` [cells, k_groups] float32, ``exponents`` [cells, v_groups] int32 (of the V scales), ``scores``
+        [12, stride words] float32. A cell that is not selected gets the score NO_CELL.
         """
         g, quarter = int32(lane >> 2), int32(lane & 3)
         tiles = int32((count + TILE - 1) // TILE)
@@ -290,7 +177,7 @@ def make(k_groups, v_groups, mma_s8):
                         most_v[i + 2] = max(most_v[i + 2], int32(n + v[2]))
                         most_v[i + 3] = max(most_v[i + 3], int32(n + v[3]))
         for which in range(3):
-            record = int32(records + (quarter + 4 * which) * HEAD_BYTES)
+            record = int32(maxima + (quarter + 4 * which) * HEAD_BYTES)
             for group in range(-1, v_groups):
                 value = most[which] if group < 0 else most_v[which * v_groups + group]
                 for distance in (4, 8, 16):

@@ -13,12 +13,16 @@ another warp.
 """
 
 from ...reference.exact.attend import NO_CELL
-from .attend_scores import FULL, HEAD_BYTES, HEADS, nibbles
+from .attend_layout import FACTORS_BYTES, HEAD_BYTES, STEP, UNITS
+from .attend_query import FULL
+from .attend_scores import nibbles
 from .compiler import cuda, device_function, float32, int32, int64, libdevice
 from .ptx import (
     float_as_int,
     floor_s32,
     int_as_float,
+    join_four,
+    join_two,
     ld_global_u16_nc,
     ld_global_v2_i32_nc,
     ld_shared_f32,
@@ -27,6 +31,7 @@ from .ptx import (
     ld_shared_v4_i32,
     rint_u32,
     st_shared_f32,
+    st_shared_v2_i64,
     st_shared_v4_f32,
 )
 from .scalar import exp2_fraction, pow2, transpose_bytes
@@ -40,15 +45,6 @@ to 110."""
 REACH = 176
 EMPTY = -(1 << 27)
 """Below every maximum over at least one cell."""
-
-STEP = 32
-"""Cells of one product."""
-
-FACTORS_BYTES = 32
-"""Bytes of a head's factors, one float32 per V group."""
-
-UNITS = 6
-"""Pieces of 4 dims of the sums that a lane holds: four of head g, then two of head 8 + g / 2."""
 
 
 @device_function
@@ -184,14 +180,22 @@ def lane_base(v_codes, warp, lane, v_groups):
     return v_codes + int64(block * 64 + g * 8 if v_groups == 4 else block * 32 + g * 2)
 
 
+@device_function
+def store_piece(total, unit, staged, warp, lane):
+    """The four sums of a piece to their place in the staging."""
+    at = int32(staged + ((warp * UNITS + unit) * 64 + lane) * 16)
+    st_shared_v2_i64(at, total[0], total[1])
+    st_shared_v2_i64(int32(at + 512), total[2], total[3])
+
+
 def make(v_groups, parts, mma_u8):
-    """``weigh_values`` for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
+    """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
     groups = v_groups // 4
     row_registers, two_factors = 12 * groups, 2 * groups
 
     @device_function
-    def weigh_values(raw, base, count, warp, powers, stride, scales, signs, room, factors, rows, sums, lane):
-        """One warp: its part of O to the local int64 array ``sums`` [24], piece after piece of 4 dims (``UNITS``).
+    def weigh_values(raw, base, count, warp, powers, stride, scales, signs, room, factors, rows, acc, lane):
+        """One warp: its part of O to the local int32 array ``acc`` [96], limb by limb as the products leave it.
 
         ``raw``: V of the warp's first step, already loaded (:func:`load_v`) from ``base`` (:func:`lane_base`).
 
@@ -200,7 +204,6 @@ def make(v_groups, parts, mma_u8):
         """
         g = int32(lane >> 2)
         block, part = int32(warp & 3), int32(warp >> 2)
-        acc = cuda.local.array(96, int32)
         for i in range(96):
             acc[i] = int32(0)
         b = cuda.local.array(16, int32)
@@ -243,51 +246,49 @@ def make(v_groups, parts, mma_u8):
                         acc[i + 2],
                         acc[i + 3],
                     )
-        for unit in range(4):
-            for i in range(4):
-                if v_groups == 4:
-                    column, side = 4 * (unit & 1) + i, unit >> 1
-                else:
-                    column, side = 4 * (unit >> 1) + 2 * (unit & 1) + (i & 1), i >> 1
-                k = column * 12 + side
-                low = int64(acc[k]) + (int64(acc[k + 2]) << 8)
-                sums[unit * 4 + i] = low + (int64(acc[k + 4]) << 16) + (int64(acc[k + 6]) << 24)
-        odd = g & 1
-        for unit in range(2):
-            for i in range(4):
-                if v_groups == 4:
-                    column, side = i, unit
-                    there = 4 + i
-                else:
-                    column, side = 4 * unit + (i & 1), i >> 1
-                    there = column + 2
-                k, n = column * 12 + 8 + side, there * 12 + 8 + side
-                mine = int64(acc[k]) + (int64(acc[k + 2]) << 8)
-                theirs = int64(acc[n]) + (int64(acc[n + 2]) << 8)
-                if odd:
-                    mine, theirs = theirs << 16, mine << 16
-                sums[16 + unit * 4 + i] = mine + cuda.shfl_xor_sync(FULL, theirs, 4)
 
-    return weigh_values
+    @device_function
+    def of_head_g(acc, unit, staged, warp, lane):
+        """Piece ``unit`` < 4: four limbs of the lane's own."""
+        total = cuda.local.array(4, int64)
+        for i in range(4):
+            if v_groups == 4:
+                column, side = 4 * (unit & 1) + i, unit >> 1
+            else:
+                column, side = 4 * (unit >> 1) + 2 * (unit & 1) + (i & 1), i >> 1
+            k = column * 12 + side
+            total[i] = join_four(acc[k], acc[k + 2], acc[k + 4], acc[k + 6])
+        store_piece(total, unit, staged, warp, lane)
 
+    @device_function
+    def of_higher_head(acc, unit, staged, warp, lane):
+        """Piece ``unit`` 4 or 5: two limbs of this lane's and two of its neighbour's. Of two columns a lane of even g
+        keeps the one and gives the other, a lane of odd g the other way round."""
+        total = cuda.local.array(4, int64)
+        for i in range(4):
+            if v_groups == 4:
+                column, side = i, unit - 4
+                there = 4 + i
+            else:
+                column, side = 4 * (unit - 4) + (i & 1), i >> 1
+                there = column + 2
+            k, n = column * 12 + 8 + side, there * 12 + 8 + side
+            mine, theirs = join_two(acc[k], acc[k + 2]), join_two(acc[n], acc[n + 2])
+            if (lane >> 2) & 1:
+                mine, theirs = theirs << 16, mine << 16
+            total[i] = mine + cuda.shfl_xor_sync(FULL, theirs, 4)
+        store_piece(total, unit, staged, warp, lane)
 
-@device_function
-def unit_head(unit, lane):
-    """Head of a piece of ``weigh_values``' sums."""
-    g = int32(lane >> 2)
-    return g if unit < 4 else int32(8 + (g >> 1))
+    @device_function
+    def store_sums(acc, staged, warp, lane):
+        """The warp's part of O, of ``acc`` as :func:`weigh_values` leaves it, to shared memory from ``staged`` on:
+        int64 [warps, UNITS, 2, 32 lanes, 2], piece after piece of 4 dims in two halves. ``acc`` is given up piece by
+        piece, so that no more registers are needed than it takes."""
+        of_head_g(acc, 0, staged, warp, lane)
+        of_head_g(acc, 1, staged, warp, lane)
+        of_head_g(acc, 2, staged, warp, lane)
+        of_head_g(acc, 3, staged, warp, lane)
+        of_higher_head(acc, 4, staged, warp, lane)
+        of_higher_head(acc, 5, staged, warp, lane)
 
-
-@device_function
-def unit_dim(unit, warp, lane, v_groups):
-    """First of the 4 dims of a piece of ``weigh_values``' sums."""
-    quarter, odd = int32(lane & 3), int32((lane >> 2) & 1)
-    high, low = int32((unit >> 1) & 1), int32(unit & 1)
-    if unit >= 4:
-        high, low = low, odd
-    if v_groups == 4:
-        return int32((warp & 3) * 64 + quarter * 16 + high * 8 + low * 4)
-    return int32((warp & 3) * 64 + low * 32 + high * 16 + quarter * 4)
-
-
-assert HEADS == 12
+    return weigh_values, store_sums

@@ -116,6 +116,7 @@ GLOBAL_LOADS = {
 ORDERED_LOADS = {
     "ld_global_volatile_i32": ("ld.volatile.global.b32", "i"),
     "ld_global_relaxed_i64": ("ld.relaxed.gpu.global.b64", "l"),
+    "ld_global_v2_relaxed_i64": ("ld.relaxed.gpu.global.v2.b64", "ll"),
     "ld_global_acquire_i32": ("ld.acquire.gpu.global.b32", "i"),
 }
 
@@ -167,8 +168,10 @@ ARITHMETIC = {
     "half_to_float": (_HALF.format("cvt.u16.u32 h,$1; cvt.f32.f16 $0,h;"), "f", "i"),
     "float_to_half": (_HALF.format("cvt.rn.f16.f32 h,$1; cvt.u32.u16 $0,h;"), "i", "f"),
     "ex2_approx": ("ex2.approx.ftz.f32 $0,$1;", "f", "f"),
+    "map_shared": ("mapa.shared::cluster.u32 $0,$1,$2;", "i", "ii"),
 }
-"""Name -> (text, results, arguments), without side effects. ``dp4a_u8s8(a, b, c)``: a's bytes unsigned, b's signed.
+"""Name -> (text, results, arguments), without side effects. ``map_shared(address, rank)``: the place in the cluster's
+memory that ``address`` names in its block ``rank``. ``dp4a_u8s8(a, b, c)``: a's bytes unsigned, b's signed.
 A half is the low 16 bits of an int32. ``ex2_approx`` is for the float arithmetic alone."""
 
 MEMORY = {
@@ -190,11 +193,34 @@ with ``_zfill(shared, global, n)`` only the first n come from there, the others 
 ``atom_*`` return the old value, and the global ones order memory on both sides; ``atom_global_inc(address, limit)``
 counts up and starts again from 0 after ``limit``."""
 
+_JOIN = "{{ .reg .s64 t; mul.wide.s32 t,$1,1; mad.wide.s32 {},$2,256,t; {} }}"
+JOINS = {
+    "join_two": (_JOIN.format("$0", ""), "l", "ii"),
+    "join_four": (
+        _JOIN.format("t", "mad.wide.s32 t,$3,65536,t; mad.wide.s32 $0,$4,16777216,t;"),
+        "l",
+        "iiii",
+    ),
+}
+"""Name -> (text, results, arguments): int64 sums of int32 digits to the base 256, the lowest first. Kept in place as if
+they touched memory: a compiler that widens all digits of a lane's sums at once runs out of registers."""
+
 BARRIERS = {
     "barrier_sync": ("bar.sync $0,$1;", "", "ii"),
     "barrier_arrive": ("bar.arrive $0,$1;", "", "ii"),
 }
 """Named barriers ``(id 1 to 15, lanes)``, lanes a multiple of 32; ``barrier_arrive`` does not wait."""
+
+CLUSTER = {
+    "st_cluster_i64": ("st.shared::cluster.b64 [$0],$1;", "", "il", False),
+    "st_cluster_v2_i64": ("st.shared::cluster.v2.b64 [$0],{$1,$2};", "", "ill", False),
+    "red_cluster_max_i32": ("red.relaxed.cluster.shared::cluster.max.s32 [$0],$1;", "", "ii", False),
+    "cluster_arrive": ("barrier.cluster.arrive.release.aligned;", "", "", True),
+    "cluster_wait": ("barrier.cluster.wait.acquire.aligned;", "", "", True),
+}
+"""Name -> (text, results, arguments, converged): blocks of one cluster, sm_90 and newer. Addresses are those of
+:func:`map_shared`; ``cluster_arrive`` does not wait, every arrival must be followed by a ``cluster_wait``, which
+returns once every lane of the cluster that has not ended has arrived."""
 
 for _space, _address in ((SHARED_LOADS, "i"), (GLOBAL_LOADS, "l"), (ORDERED_LOADS, "l")):
     globals().update(_loads(_space, _address, memory=True))
@@ -205,8 +231,10 @@ for _name, (_text, _results, _arguments, _memory) in MATRIX.items():
     globals()[_name] = _instruction(_name, _text, _results, _arguments, _memory, converged=True)
 for _name, (_text, _results, _arguments) in ARITHMETIC.items():
     globals()[_name] = _instruction(_name, _text, _results, _arguments)
-for _name, (_text, _results, _arguments) in MEMORY.items():
+for _name, (_text, _results, _arguments) in (*MEMORY.items(), *JOINS.items()):
     globals()[_name] = _instruction(_name, _text, _results, _arguments, memory=True)
+for _name, (_text, _results, _arguments, _converged) in CLUSTER.items():
+    globals()[_name] = _instruction(_name, _text, _results, _arguments, memory=True, converged=_converged)
 for _name, (_text, _results, _arguments) in BARRIERS.items():
     globals()[_name] = _instruction(_name, _text, _results, _arguments, memory=True, converged=True)
 

@@ -101,14 +101,18 @@ def _attend_kernel():
     from .attend_kernel import build
 
     signature = _signature(_F3, _I2, _I2, _I1, "UniTuple(int64, 28)", *["int64"] * 4, "int64[::1]", _F3)
+    # All 168 registers of a lane of 384 are in use; what does not fit is named in SPILLED.
+    expect = {"expect": TENSOR_CORE, "minimum": (8, 0)}
     for name, groups in (("int8", (4, 4)), ("k8v4", (4, 8)), ("q4_0", (8, 8))):
-        # Not hot on every target: all 168 registers of a lane of 384 are in use; sm_80 to sm_89 spill 16 bytes, sm_100
-        # and sm_120 up to 112. tests/cpu/test_attend_ptx.py holds int8 on sm_90 to no stack and no spills.
-        fields = {"hot": False, "expect": TENSOR_CORE, "minimum": (8, 0)}
-        yield f"attend_exact_{name}", build.build(*groups, 2, 12, 3), signature, fields
+        yield f"attend_exact_{name}", build.build(*groups, 2, 12, 3, 6), signature, expect
+    # Blocks of few cells, each lane looking up one; and those as a cluster, on sm_90 alone.
+    yield "attend_exact_int8_few", build.build(4, 4, 2, 12, 3, 1), signature, expect
+    cluster = ("barrier.cluster.arrive", "barrier.cluster.wait", "mapa.shared::cluster", "st.shared::cluster")
+    fields = {"expect": TENSOR_CORE + cluster, "minimum": (9, 0)}
+    yield "attend_exact_int8_cluster", build.build(4, 4, 2, 12, 3, 1, True, True), signature, fields
     # The form without tensor cores; for the other formats it differs from theirs in nothing more.
     fields = {"hot": False, "expect": ("dp4a.s32.s32", "dp4a.u32.s32")}
-    yield "attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, False), signature, fields
+    yield "attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, 6, False), signature, fields
 
 
 def _sample_kernel():

@@ -20,12 +20,13 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
 ``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
                 and votes order registers, not memory
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
-``device``      an instruction that the simulated device does not have: ``mma`` and ``cp.async`` (sm_80), ``ldmatrix``
-                (sm_75). Nothing older than sm_75 is simulated
+``device``      an instruction that the simulated device does not have: ``mapa`` (sm_90), ``mma`` and ``cp.async``
+                (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
 ``python``      any other exception
 
 ``cp.async`` data land at the lane's wait, not before. Blocks run one after another; one that only polls global memory
-(atomics, volatile and acquire loads) lets the next begin, up to ``settings.resident``. ``settings.order = "backwards"``
+(atomics, volatile and acquire loads) lets the next begin, up to ``settings.resident``; those of a cluster begin
+together (``simulate_cluster``). ``settings.order = "backwards"``
 runs blocks and warps in the opposite order.
 
 Where it differs from a device: integers are unbounded between typed constructors (numba widens to 64 bits); an int
@@ -47,6 +48,7 @@ import numpy as np
 from . import simulate_memory, simulate_ops, simulate_ptx, simulate_types
 from .host import Properties, count_launch, launches, per_device
 from .simulate_arrays import GlobalArray
+from .simulate_cluster import Cluster, ClusterMemory
 from .simulate_memory import GlobalMemory, SharedMemory
 from .simulate_run import Block, run_grid
 from .simulate_state import Dim3, SimulationError, State
@@ -59,9 +61,10 @@ PACKAGE = f"{__package__}_simulated"
 settings = SimpleNamespace(
     order="forwards",
     resident=1024,
+    clusters=1024,
     properties=Properties("simulator", (9, 0), 4, 227 * 1024, 228 * 1024, 50 << 20),
 )
-"""How launches run, and the device that kernels are told they run on."""
+"""How launches run, and the device that kernels are told they run on; ``clusters``: how many it holds at once."""
 
 
 class Kernel:
@@ -81,7 +84,7 @@ def _dim3(size):
     return Dim3(*map(int, size)) if isinstance(size, (tuple, list)) else Dim3(int(size))
 
 
-def launch(kernel, grid, block, args, shared=0, stream=None):
+def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
     """Run ``kernel`` to its end; arguments as ``compiler.launch``. Raises :class:`SimulationError` on a fault."""
     count_launch(kernel.__name__)
     grid, block = _dim3(grid), _dim3(block)
@@ -90,13 +93,24 @@ def launch(kernel, grid, block, args, shared=0, stream=None):
     blocks = grid.x * grid.y * grid.z
     backwards = settings.order == "backwards"
 
-    def start(i):
+    if blocks % cluster:
+        raise ValueError(f"cluster = {cluster}: must divide the grid's {blocks} blocks")
+
+    def make(i, own):
         index = Dim3(i % grid.x, i // grid.x % grid.y, i // (grid.x * grid.y))
-        own = SharedMemory(shared)
         return Block(kernel.__name__, kernel.py_func, seen, index, grid, block, own, memory, backwards)
 
+    def start(i):
+        if cluster == 1:
+            return [make(i, SharedMemory(shared))]
+        together = Cluster(cluster)
+        together.blocks = [make(i * cluster + rank, ClusterMemory(shared)) for rank in range(cluster)]
+        for one in together.blocks:
+            one.cluster = together
+        return together.blocks
+
     State.capability = settings.properties.compute_capability
-    run_grid(start, blocks, settings.order, settings.resident)
+    run_grid(start, blocks // cluster, settings.order, settings.resident)
 
 
 def _scalar(x):
@@ -130,6 +144,7 @@ def _compiler():
     module.properties = lambda: settings.properties
     module.Properties = Properties
     module.set_dynamic_shared = lambda kernel, args, nbytes: None
+    module.max_clusters = lambda *configuration: settings.clusters
     return module
 
 

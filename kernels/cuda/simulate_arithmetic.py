@@ -32,6 +32,16 @@ def _shifts(selector):
     return [(8 * (selector >> 4 * i & 7), selector >> 4 * i & 8) for i in range(4)]
 
 
+def join_two(a, b):
+    """See ``ptx.JOINS``."""
+    return a + (b << 8)
+
+
+def join_four(a, b, c, d):
+    """See ``ptx.JOINS``."""
+    return a + (b << 8) + (c << 16) + (d << 24)
+
+
 def prmt(a, b, selector):
     """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
     pool, result, at = (a & FULL) | (b & FULL) << 32, 0, 0

@@ -13,12 +13,22 @@ from .simulate_arithmetic import (  # noqa: F401
     floor_s32,
     half_to_float,
     int_as_float,
+    join_four,
+    join_two,
     prmt,
     rint_s32,
     rint_u32,
     trunc_s32,
 )
 from .simulate_arrays import GlobalArray, SharedArray
+from .simulate_cluster import (  # noqa: F401
+    cluster_arrive,
+    cluster_wait,
+    map_shared,
+    red_cluster_max_i32,
+    st_cluster_i64,
+    st_cluster_v2_i64,
+)
 from .simulate_matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
 from .simulate_state import State, fault, requires
 from .simulate_sync import barrier, poll
@@ -136,6 +146,7 @@ globals().update({f"ld_global_{kind}_nc": _ld_global(kind) for kind in _GLOBAL})
 globals().update({f"st_global_{kind}": _st_global(kind) for kind in _GLOBAL})
 ld_global_volatile_i32 = ld_global_acquire_i32 = _ld_global("i32", looks=True)
 ld_global_relaxed_i64 = _ld_global("i64", looks=True)
+ld_global_v2_relaxed_i64 = _ld_global("v2_i64", looks=True)
 st_global_release_i32, st_global_relaxed_i64 = _st_global("i32"), _st_global("i64")
 st_global_v2_relaxed_i64 = _st_global("v2_i64")
 

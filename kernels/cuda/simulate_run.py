@@ -20,12 +20,12 @@ PATIENCE = 50
 class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
-    looked at, ``value`` the result of what it last waited for. ``place`` is its place in the warp; ``go()`` switches to
-    it."""
+    looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers.
+    ``place`` is its place in the warp; ``go()`` switches to it."""
 
     __slots__ = (
-        *("block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
-        *("seen", "thread", "value", "warp"),
+        *("arrivals", "block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
+        *("seen", "thread", "value", "waits", "warp"),
     )
 
     def __init__(self, block, index, thread, warp):
@@ -33,6 +33,7 @@ class Lane:
         self.place, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
         self.value = None
+        self.arrivals = self.waits = 0
         self.greenlet = greenlet(self._run)
         self.greenlet.gr_context = copy_context()
         self.go = self.greenlet.switch
@@ -52,7 +53,10 @@ class Warp:
 
 class Block:
     """One thread block under way. ``fresh`` holds the lanes not yet started, ``ready`` those that may go on, in order,
-    ``polling`` those that look at memory which others write."""
+    ``polling`` those that look at memory which others write; ``cluster``: of a launch in clusters, its
+    ``simulate_cluster.Cluster``."""
+
+    cluster = None
 
     def __init__(self, name, function, args, index, grid, size, shared, registered, backwards):
         self.name, self.function, self.args = name, function, args
@@ -96,13 +100,16 @@ class Block:
                     raise found from error
             if State.lane.greenlet.dead:
                 self.running -= 1
+                if self.cluster is not None:
+                    self.cluster.exits.append(State.lane.arrivals)
                 State.progress += 1
         if self.running and not self.polling:
             stuck(self)
 
 
 def run_grid(start, count, order, resident):
-    """Run ``count`` blocks, of which ``start(i)`` makes the i-th and ``resident`` may be under way at once.
+    """Run ``count`` clusters, of which ``start(i)`` makes the blocks of the i-th; another starts while fewer than
+    ``resident`` blocks are under way.
 
     A block runs alone until it does nothing but poll; then the next one joins in, as on a device.
     """
@@ -121,7 +128,7 @@ def run_grid(start, count, order, resident):
             if under_way and idle < 2:
                 continue
             if waiting and len(under_way) < resident:
-                under_way.append(start(waiting.pop()))
+                under_way += start(waiting.pop())
                 idle = 0
             elif idle > PATIENCE:
                 lane = under_way[0].polling[0]

@@ -47,9 +47,53 @@ def test_plan():
         plans = [module.plan([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
         assert plans == [20, 16, 2, 1]
         assert module.plan([kv], 1, 130, "split") == 3
-        assert module.plan([kv], 1, 2051, "batch") == module.MOST
+        assert module.plan([kv], 1, 2051, "batch") == module.CLUSTER
+        assert module.plan([kv], 1, 2200, "batch") == module.MOST
         assert module.plan([kv], 500, 2051, "prompt") == 1
         assert module.plan([kv], 500, 32768, "batch") * module._room(kv, 3) >= 32768
+
+
+def recorded_clusters(monkeypatch):
+    """A list that grows by the cluster size of every launch."""
+    sizes, launch = [], module.launch
+
+    def recording(*args, cluster=1, **options):
+        sizes.append(cluster)
+        launch(*args, cluster=cluster, **options)
+
+    monkeypatch.setattr(module, "launch", recording)
+    return sizes
+
+
+@pytest.mark.parametrize("width", [0, 20, 65, 128])
+def test_a_row_in_a_cluster(backend, monkeypatch, width):
+    """Four blocks, of which one, one, three and four have cells: maxima, mass and sums by way of shared memory."""
+    sizes = recorded_clusters(monkeypatch)
+    check(backend, *problem(26, [width], cells=160, cap=128))
+    assert sizes == [4]
+
+
+def test_a_cluster_backwards(backend):
+    with simulate.configured(order="backwards"):
+        check(backend, *problem(27, [70]))
+
+
+@pytest.mark.parametrize("limits", [{"clusters": 0}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
+def test_where_there_are_no_clusters(backend, monkeypatch, limits):
+    """The same bytes by way of the scratch."""
+    sizes = recorded_clusters(monkeypatch)
+    with simulate.configured(**limits):
+        check(backend, *problem(28, [70]))
+    assert sizes == [1]
+
+
+def test_what_goes_in_no_cluster(backend, monkeypatch):
+    """Three rows, another format, and the split schedule."""
+    sizes = recorded_clusters(monkeypatch)
+    check(backend, *problem(29, [33, 5, 9]))
+    check(backend, *problem(29, [33], "k8v4"))
+    check(backend, *problem(29, [33]), schedule="split", splits=2)
+    assert sizes == [1, 1, 1]
 
 
 def test_no_more_cells_than_blocks_can_hold(backend):

@@ -1,0 +1,88 @@
+"""Where things lie in the exact ``attend``: the pools' fields, a block's shared memory, the sums of its outputs.
+
+Shared memory of a block, in this order: the query's limbs, the heads' records, its own maxima before they are
+exchanged, the heads' factors, the heads' masses, the outputs' address, for which registers have no room; then, per
+cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the warps lie over the cells
+once these are done with. In a cluster, what the other blocks send comes last.
+"""
+
+DIM = 256
+HEADS = 12
+"""Query heads of one KV head that the products hold; fewer leave columns and rows of them empty."""
+
+TILE = 16
+"""Cells of one product of the scores."""
+
+STEP = 32
+"""Cells of one product of the values."""
+
+MAX_POOLS = 4
+POOL_FIELDS = 7
+"""int64 per pool: addresses of K's codes and scales, V's codes and scales and the page table; cells that the table
+addresses; cells in a page."""
+
+K_CODES, K_SCALE, V_CODES, V_SCALE, TABLE, CELLS_OF_TABLE, PAGE_SIZE = range(POOL_FIELDS)
+
+PRODUCTS = 5
+"""Products that one tile of cells takes for the three limbs of all heads."""
+
+QUERY_BYTES = 4 * PRODUCTS * 32 * 16
+"""Bytes of the query's limbs: for each pair of 32-dim steps and product, four registers of each lane."""
+
+HEAD_BYTES = 64
+"""Bytes of a head's record: words 0 to 8 the maxima, then the factor of its scores and whether it is poisoned."""
+
+FACTOR, POISON = 9, 10
+
+FACTORS_BYTES = 32
+"""Bytes of a head's factors of its weights, one float32 per V group."""
+
+RECORDS = QUERY_BYTES
+MAXIMA = RECORDS + HEADS * HEAD_BYTES
+FACTORS = MAXIMA + HEADS * HEAD_BYTES
+TOTALS = FACTORS + HEADS * FACTORS_BYTES
+KEPT = TOTALS + HEADS * 8
+CELLS = (KEPT + 8 + 127) // 128 * 128
+"""Bytes of shared memory before what is kept per cell, a multiple of 128; the order is that of the constants above."""
+
+PADDING = 16
+"""Words between the scores of two heads beyond the cells: with room a multiple of 32, eight lanes that read 16 bytes
+each meet 32 different banks."""
+
+VALUES = HEADS * DIM
+"""Sums that a block makes."""
+
+UNITS = 6
+"""Pieces of 4 dims of the sums that a lane holds: four of head g, then two of head 8 + g / 2."""
+
+PIECES = VALUES // 4
+PAIRS = VALUES // 2
+"""Blocks tell each other sums by pairs, 16 bytes: see ``attend_outputs``."""
+
+
+def cell_bytes(k_groups, v_groups):
+    """Bytes of shared memory for each cell."""
+    return 4 + 4 * k_groups + 8 * v_groups + 4 * HEADS + (4 if v_groups == 8 else 0)
+
+
+def cells_bytes(room, k_groups, v_groups):
+    """Bytes of shared memory for ``room`` cells (a multiple of 32), a multiple of 128."""
+    return (room * cell_bytes(k_groups, v_groups) + HEADS * PADDING * 4 + 127) // 128 * 128
+
+
+def staging(parts):
+    """Bytes in which the warps add up their sums; outputs to be rotated come after them."""
+    return parts * VALUES * 8
+
+
+def inbox_bytes(cluster):
+    """Bytes in which a block of a cluster finds the others' sums and masses."""
+    return cluster * ((-(-PAIRS // cluster) + 1) * 16 + HEADS * 8) if cluster > 1 else 0
+
+
+def shared_bytes(room, k_groups, v_groups, parts, cluster=1):
+    """Bytes of dynamic shared memory of a block for up to ``room`` cells (a multiple of 32)."""
+    cells = cells_bytes(room, k_groups, v_groups)
+    sums = staging(parts) + VALUES * 4 * (v_groups == 8)
+    # In a cluster the sums have a place of their own: a barrier less.
+    return CELLS + (cells + sums + inbox_bytes(cluster) if cluster > 1 else max(cells, sums))
