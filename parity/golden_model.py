@@ -43,17 +43,23 @@ def _model(name, arithmetic):
 
 
 def _lent(backend, name):
-    """``backend``'s operation as the model calls it."""
+    """``backend``'s operation as the model calls it: with the place for the result, which may be wider."""
 
-    def block_scores(q_idx, index, steps):
-        return backend.block_scores(q_idx, index, steps)
+    def block_scores(q_idx, index, steps, out):
+        out[...] = backend.block_scores(q_idx, index, steps)
 
     def select(scores, steps, ids, rule, geometry):
-        ids[...] = backend.select(scores, steps, rule, geometry)
-        return ids
+        found = backend.select(scores, steps, rule, geometry)[:, : ids.shape[1]]
+        ids[:, : found.shape[1]], ids[:, found.shape[1] :] = found, -1
 
-    def attend(q, kv, ids, steps, slots=None, arithmetic=None):
-        return backend.attend(q, kv, ids, steps, slots)
+    def attend(q, kv, ids, steps, slots=None, out=None, arithmetic=None):
+        if isinstance(kv, list) and len(kv) == 1:
+            kv, slots = kv[0], None  # a module need not know of slots
+        found = backend.attend(q, kv, ids, steps, slots)
+        if out is None:
+            return found
+        out[...] = found
+        return out
 
     return {"block_scores": block_scores, "select": select, "attend": attend}[name]
 

@@ -6,6 +6,7 @@ from mutants import attend, backend
 
 from qsa.golden import text
 from qsa.kernels import cpu
+from qsa.kernels.switches import override
 from qsa.parity import golden_model, needle, nll, seven, spec, suite
 from qsa.parity.backend import Backend, UnsupportedError
 from qsa.reference.exact.generate import generate
@@ -67,6 +68,21 @@ def test_somebodys_own_attention_carries_the_text(backend):
     mine = backend(append_kv=None, append_index=None, block_scores=None, select=None)
     result = run(SHORT.format("math-greedy", 1, "none"), mine)
     assert result.status == "passed", said(result)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("operation", ["block_scores", "select", "attend"])
+def test_every_operation_that_somebody_has_carries_a_batch(backend, operation, batch):
+    """Beyond the budget, where scores matter, and two texts at a time, whose results have their places."""
+    wanted = [
+        {"ids": text.prompts()["2k"][:size], "count": 2, "options": text.SAMPLED, "seed": 3} for size in (262, 271)
+    ]
+    others = dict.fromkeys({"append_kv", "append_index", "block_scores", "select", "attend"} - {operation})
+    with override(batch_qsa_attn=batch):
+        expected, _ = golden_model.texts(Backend("cpu"), wanted, 2)
+        found, _ = golden_model.texts(backend(**others), wanted, 2)
+    for one, other in zip(expected, found, strict=True):
+        assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logits, other.logits)
 
 
 def test_an_attention_that_loses_its_newest_cell_changes_the_text(backend):
