@@ -91,15 +91,20 @@ def run(arguments):
         drafting,
         () if arguments.ignore_eos or end is None else (end,),
     )
+    interrupted = False
     try:
         _stream(engine, request, vocabulary.decoder())
     except KeyboardInterrupt:
-        engine.cancel(request)
+        # Inside a step it has failed the request; elsewhere the request still goes on.
+        interrupted = engine.cancel(request) or isinstance(request.error, KeyboardInterrupt)
+    outcome = "cancelled" if interrupted else request.reason or request.status
     if not arguments.quiet:
-        _figures(request, f"{backend}, {model.arithmetic} arithmetic")
+        _figures(request, f"{backend}, {model.arithmetic} arithmetic", outcome)
+    if interrupted:
+        return 130
     if request.error is not None:
         print(f"qsa generate: error: {request.error}", file=sys.stderr)
-    return {"finished": 0, "cancelled": 130}.get(request.status, 1)
+    return 0 if request.status == "finished" else 1
 
 
 def _stream(engine, request, decode):
@@ -129,7 +134,7 @@ def _write(text):
     sys.stdout.flush()
 
 
-def _figures(request, where):
+def _figures(request, where, outcome):
     one = request.statistics
     speed = one.prompt_tokens / one.prompt_seconds if one.prompt_seconds else 0.0
     lines = [
@@ -142,6 +147,6 @@ def _figures(request, where):
         lines.append(("drafts", f"{one.drafted}, {share}"))
     if one.draft_failures:
         lines.append(("drafts", f"failed {one.draft_failures} times: {request.draft_error}"))
-    lines.append(("end", request.reason or request.status))
+    lines.append(("end", outcome))
     with suppress(BrokenPipeError):
         print("\n".join(f"{name:8}{text}" for name, text in lines), file=sys.stderr)

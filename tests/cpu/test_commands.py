@@ -18,6 +18,7 @@ from exact_models import SMALL_CONFIG
 
 from qsa.engine import Drafting, Sampling, generate, score
 from qsa.engine.load import load_model
+from qsa.engine.runner import Runner
 from qsa.parity import cli, model_options
 from qsa.reference.exact.checkpoint import write_quantised
 from qsa.reference.random_model import random_tensors
@@ -302,6 +303,23 @@ def test_ctrl_c_ends_the_text_where_it_is(folder, tmp_path):
     assert process.returncode == 130 and b"Traceback" not in err
     assert len(begun) == 20 and rest.endswith(b"\n")
     assert "end     cancelled" in err.decode() and "tokens/s" in err.decode()
+
+
+@pytest.mark.parametrize("call", [1, 2, 9])
+def test_ctrl_c_inside_a_step_does_so_too(capsys, folder, monkeypatch, call):
+    """In the prompt's last chunk, in the first window, in a later one."""
+    calls, plain = [], Runner.logits
+
+    def logits(runner, x):
+        calls.append(x)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return plain(runner, x)
+
+    monkeypatch.setattr(Runner, "logits", logits)
+    asked = ("--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--spec", 1, "--ignore-eos")
+    code, out, err = run(capsys, "generate", *asked)
+    assert code == 130 and out.endswith("\n") and err.endswith("end     cancelled\n") and "error" not in err
 
 
 def test_a_reader_that_goes_away_is_no_error(folder, tmp_path):
