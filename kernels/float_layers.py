@@ -1,26 +1,34 @@
 """The float arithmetic's layers: names and arguments of ``reference/exact/layers.py``, ordinary float32 and matmul.
 
 One body for NumPy and CuPy. Nothing fixes the order of a sum or the rounding of a transcendental, so bits depend on
-the library, the processor and the rows of a call; the bounds in ``tests/cpu/test_float_mode.py`` hold everywhere.
+the library, the processor and the rows of a call; the bounds in ``tests/cpu/test_float_mode.py`` hold everywhere. The
+recurrences are the backend's own kernels, float32 as they are: row by row an array library would take a hundred times
+as long.
 """
 
 import numpy as np
 
 from ..reference.exact.linear import QuantisedLinear, dequantise
-from ..reference.exact.recurrent import check_spans
+from .cpu import layers as cpu_layers
 
 LEAST = 1e-6
 """Least magnitude under PLE's root, and eps of the L2 norm: constants of the published model code."""
+
+GATHERED = 64
+"""Pairs of row and expert up to which CuPy takes every pair's own copy of the weights: no call waits for the device."""
 
 
 class FloatLayers:
     """The namespace ``layers`` of a backend, over the array module ``xp`` (``numpy`` or ``cupy``).
 
+    recurrent  has ``causal_conv`` and ``delta_rule`` of ``reference/exact/layers.py`` for those arrays
+
     Every array is float32 unless said otherwise; states are advanced in place. Shapes as in ``reference/exact``.
     """
 
-    def __init__(self, xp=np):
+    def __init__(self, xp=np, recurrent=cpu_layers):
         self.xp = xp
+        self.causal_conv, self.delta_rule = recurrent.causal_conv, recurrent.delta_rule
 
     def load_linear(self, weight):
         """The form of a matrix, or of stacked ones, [..., out, in] that :meth:`linear` and :meth:`experts` take:
@@ -129,6 +137,8 @@ class FloatLayers:
     def experts(self, x, ids, shares, gate_up, down):
         """The chosen experts' outputs by share, added in ascending id; gate_up [experts, 2 * width, hidden], down
         [experts, hidden, width]."""
+        if self.xp is not np and ids.size <= GATHERED:
+            return self._gathered(x, ids, shares, gate_up, down)
         out = self.xp.zeros_like(x)
         for expert in self.xp.unique(ids).tolist():
             rows, rank = self.xp.nonzero(ids == expert)
@@ -137,44 +147,12 @@ class FloatLayers:
             out[rows] += shares[rows, rank][:, None] * y
         return out
 
-    def _each(self, function, arrays, states, spans):
-        """``function`` of the rows of every sequence and its state; of one sequence where there are no spans."""
-        check_spans(spans, states, len(arrays[0]))
-        if spans is None:
-            return function(*arrays, states)
-        parts = [function(*(x[mine] for x in arrays), own) for mine, own in zip(spans, states, strict=True)]
-        return parts[0] if len(parts) == 1 else self.xp.concatenate(parts)
-
-    def causal_conv(self, x, taps, past, dilation=1, spans=None):
-        """Causal depthwise convolution of x [rows, channels] by taps [kernel, channels]; ``past`` [(kernel - 1) *
-        dilation, channels] holds the inputs before x and is advanced. With ``spans`` it is a list, one a sequence."""
-        return self._each(lambda x, past: self._causal_conv(x, taps, past, dilation), [x], past, spans)
-
-    def _causal_conv(self, x, taps, past, dilation):
-        rows, taps = len(x), self.xp.asarray(taps)
-        inputs = self.xp.concatenate([past, x])
-        y = sum(inputs[tap * dilation : tap * dilation + rows] * taps[tap] for tap in range(len(taps)))
-        past[...] = inputs[rows:]
-        return y
+    def _gathered(self, x, ids, shares, gate_up, down):
+        """:meth:`experts` of few rows in four products of stacked matrices."""
+        y = self.swiglu((gate_up[ids] @ x[:, None, :, None])[..., 0])
+        return (shares[..., None] * (down[ids] @ y[..., None])[..., 0]).sum(axis=1)
 
     def decay_beta(self, a, b, dt_bias, rate):
         """exp(-rate * softplus(a + dt_bias)) and sigmoid(b): a, b [rows, heads]; dt_bias, rate [heads]."""
         step = self.xp.logaddexp(a + self.xp.asarray(dt_bias), np.float32(0))
         return self.xp.exp(-self.xp.asarray(rate) * step), self.sigmoid(b)
-
-    def delta_rule(self, q, k, v, decay, beta, memory, spans=None):
-        """The gated delta rule, row by row: q, k [rows, key heads, key dim], v [rows, heads, value dim], decay and beta
-        [rows, heads]; ``memory`` [heads, key dim, value dim] is advanced. With ``spans`` it is a list, one a sequence.
-        Returns [rows, heads, value dim]."""
-        return self._each(self._delta_rule, [q, k, v, decay, beta], memory, spans)
-
-    def _delta_rule(self, q, k, v, decay, beta, memory):
-        xp = self.xp
-        out, repeat = xp.empty_like(v), memory.shape[0] // q.shape[1]
-        q, k = (xp.repeat(x, repeat, axis=1)[:, :, None] for x in (q, k))
-        for row in range(len(v)):
-            memory *= decay[row][:, None, None]
-            correction = beta[row][:, None] * (v[row] - xp.matmul(k[row], memory)[:, 0])
-            memory += k[row].swapaxes(1, 2) * correction[:, None]
-            out[row] = xp.matmul(q[row], memory)[:, 0]
-        return out

@@ -13,6 +13,7 @@ from ..reference.exact.model import TextModel
 from ..reference.exact.weights import finite, plain
 from ..reference.formats import FORMATS
 from .arithmetic import Arithmetic
+from .cpu import layers as cpu_layers
 from .float_layers import FloatLayers
 
 
@@ -40,7 +41,8 @@ class FloatModel(TextModel):
     arithmetic, kv_formats = "float", tuple(name for name in FORMATS if name != "f64")
 
     def __init__(self, config, tensors, *options, backend, xp=np, **more):
-        super().__init__(config, tensors, *options, backend=Arithmetic(backend, "float", FloatLayers(xp)), **more)
+        layers = FloatLayers(xp, cpu_layers if xp is np else backend.layers)
+        super().__init__(config, tensors, *options, backend=Arithmetic(backend, "float", layers), **more)
 
     @staticmethod
     def store(tensors):
