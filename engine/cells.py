@@ -63,7 +63,7 @@ class DraftCells:
     ==========  ====================================================================================================
     ``state``   qsa.State. It keeps the last ``most`` cells: pages behind them are taken for new cells, so that a slot
                 of any capacity holds a window and little more
-    ``window``  cells that a row attends to, at most ``most``
+    ``window``  cells that a row attends to at most, whatever the capacity
     ``n``       cells known so far: as many as the model's own after every step of a request that drafts
     ``tip``     what the layer said at the last of them: logits [vocab] float32 on the host, streams [1, hc_count,
                 hidden]; None before the first
@@ -73,6 +73,7 @@ class DraftCells:
 
     def __init__(self, draft, capacity, page_size, kv_format, device):
         self.page_size, self.device = page_size, device
+        self.widest = min(draft.window, np.iinfo(np.int32).max)  # widths stand in step records
         self.most = min(draft.window, capacity)
         pages = -(-capacity // page_size)
         # A call's rows lie anywhere in their pages, and the first of them reaches back a whole window.
@@ -84,8 +85,8 @@ class DraftCells:
         self.reset()
 
     def reset(self, window=None):
-        """Forget everything; rows then attend to the last ``window`` cells, or to all that are kept."""
-        self.window = self.most if window is None else min(window, self.most)
+        """Forget everything; rows then attend to the last ``window`` cells, or to all that the layer may see."""
+        self.window = self.widest if window is None else min(window, self.widest)
         self.n, self.tip, self.lost = 0, None, False
         self.table[:] = -1
         self.table[: self.ring] = np.arange(self.ring)

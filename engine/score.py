@@ -53,16 +53,20 @@ def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_
 
 
 def _rows(runner, slot, ids, rows, verify):
-    for start in range(0, len(ids) - 1, rows):
-        mine = ids[start : min(start + rows, len(ids) - 1)]
+    start, last = 0, len(ids) - 1
+    while start < last:
+        mine = ids[start : min(start + rows, last)]
         if verify:
             part = run_window(runner, [mine], [slot])[0]
             if isinstance(part, Exception):
                 raise part
-            part.commit(len(mine))
-            yield start, part.logits
+            # One row where the others made the window fail: the row at fault then says itself what is wrong.
+            count, logits = len(part.logits), part.logits
+            part.commit(count)
         else:
-            yield start, runner.logits(runner.run([mine], [slot]).x)
+            count, logits = len(mine), runner.logits(runner.run([mine], [slot]).x)
+        yield start, logits
+        start += count
 
 
 def score(model, ids, window=MAX_ROWS, chunk=None, capacity=None, each=None, **options):

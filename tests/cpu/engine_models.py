@@ -1,6 +1,7 @@
 """Small exact models for tests of the engine, and drafters that do as they are told."""
 
 from functools import cache
+from types import SimpleNamespace
 
 import numpy as np
 from exact_models import small_model
@@ -82,6 +83,25 @@ class Mirror:
             proposal.add(token, (ids, masses) if request.acceptance == "rejection" else None)
             history.append(token)
         return proposal
+
+
+POISON = VOCAB - 1
+
+
+def poisoned_model():
+    """The model, but the embedding of one token is NaN: its K and V have no scale, and append_kv refuses them when the
+    layers before it have already advanced."""
+
+    def embed(ids, table):
+        out = cpu.layers.embed(ids, table)
+        if len(table.codes) == VOCAB:
+            out[np.asarray(ids) == POISON] = np.nan
+        return out
+
+    layers = SimpleNamespace(**{name: getattr(cpu.layers, name) for name in dir(cpu.layers)} | {"embed": embed})
+    names = "append_index", "append_kv", "attend", "block_scores", "select"
+    backend = SimpleNamespace(layers=layers, **{name: getattr(cpu, name) for name in names})
+    return ExactModel.from_model(small_model(draft=True), backend=backend)
 
 
 DRAFTED = Drafting(spec=4)

@@ -2,21 +2,17 @@
 
 from functools import cache
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from engine_models import VOCAB, Scripted, engine_model, prompt
-from exact_models import small_model
+from engine_models import POISON, Scripted, engine_model, poisoned_model, prompt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qsa.engine import Drafting, Engine, Sampling
 from qsa.engine.batch import Turns, share_rows
 from qsa.engine.runner import Runner
-from qsa.kernels import cpu
 from qsa.reference.exact import qsa
-from qsa.reference.exact.model import ExactModel
 
 HOT = Sampling(temperature=1.5, top_k=20)
 PENALISED = Sampling(temperature=1.1, repeat=1.5, last_n=10)
@@ -197,25 +193,6 @@ def test_cancelling_at_every_stage():
     with pytest.raises(ValueError, match="not one of this engine"):
         engine.cancel(Engine(engine_model(), 1, 80).submit([1], 5))
     assert engine.step() == []
-
-
-POISON = VOCAB - 1
-
-
-def poisoned_model():
-    """The model, but the embedding of one token is NaN: its K and V have no scale, and append_kv refuses them when the
-    layers before it have already advanced."""
-
-    def embed(ids, table):
-        out = cpu.layers.embed(ids, table)
-        if len(table.codes) == VOCAB:
-            out[np.asarray(ids) == POISON] = np.nan
-        return out
-
-    layers = SimpleNamespace(**{name: getattr(cpu.layers, name) for name in dir(cpu.layers)} | {"embed": embed})
-    names = "append_index", "append_kv", "attend", "block_scores", "select"
-    backend = SimpleNamespace(layers=layers, **{name: getattr(cpu, name) for name in names})
-    return ExactModel.from_model(small_model(draft=True), backend=backend)
 
 
 class NaNLogits(Runner):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from engine_models import VOCAB, engine_model, prompt
+from engine_models import POISON, VOCAB, engine_model, poisoned_model, prompt
 
 from qsa.engine import Scores, score, teacher_forced
 from qsa.engine.runner import Runner
@@ -73,6 +73,16 @@ class Broken(Runner):
         if self.seen - len(out) <= 12 and self.seen > 12:
             out[12 - self.seen] = np.nan
         return out
+
+
+@pytest.mark.parametrize("options", [{"window": 8}, {"window": 1}, {"chunk": 20}])
+def test_a_token_that_cannot_run_says_so_wherever_it_stands_in_a_window(options):
+    """The rows before it in its window are scored; it is not the window that is to blame."""
+    ids = [*IDS[:12], POISON, *IDS[12:20]]
+    heard = []
+    with pytest.raises(ValueError, match="values must be finite"):
+        score(poisoned_model(), ids, each=lambda start, logs: heard.extend(range(start, start + len(logs))), **options)
+    assert heard == list(range(0 if "chunk" in options else 12))
 
 
 def test_what_cannot_be_scored_is_refused(model):
