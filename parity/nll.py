@@ -55,8 +55,8 @@ def check(backend, recipe):
     asked = recipe["set"], recipe["positions"]
     standing = _logits(backend.name, backend.arithmetic, *asked, False)
     if recipe["against"] == "float":
-        if backend.name == "exact":
-            raise UnsupportedError("nll: the NumPy arithmetic has no float one beside it")
+        if backend.name == "exact" or backend.arithmetic == "float":
+            raise UnsupportedError(f"nll: {backend.name}, {backend.arithmetic}: no float arithmetic to hold against it")
         changed = _logits(backend.name, "float", *asked, False)
     else:
         changed = _logits(backend.name, backend.arithmetic, *asked, True)
