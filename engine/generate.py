@@ -1,6 +1,7 @@
 """One text, start to end."""
 
 from .engine import Engine
+from .request import integer
 
 
 def generate(
@@ -22,7 +23,7 @@ def generate(
     error of a request that failed.
     """
     if capacity is None:
-        capacity = max(1, len(ids) + max_tokens - 1)
+        capacity = max(1, len(model.check_ids(ids)) + integer("max_tokens", max_tokens, 1) - 1)
     engine = Engine(
         model,
         capacity=capacity,

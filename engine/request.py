@@ -1,5 +1,6 @@
 """What is asked of the engine: how to draft, which text to continue and how, and what has become of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -135,6 +136,8 @@ def checked_request(model, ids, capacity, max_tokens, sampling, seed, acceptance
         raise ValueError(f"acceptance = 'greedy': temperature = {sampling.temperature!r}: must be 0 or less")
     if drafting is not None and not isinstance(drafting, Drafting):
         raise ValueError(f"drafting = {drafting!r}: must be a Drafting, or None")
+    if not isinstance(stop, Iterable):
+        raise ValueError(f"stop = {stop!r}: must be a collection of ids")
     stop = frozenset(integer("stop", one, 0, vocab - 1) for one in stop)
     seed = integer("seed", seed, 0, 2**64 - 1)
     return Request(ids, max_tokens, sampling, seed, acceptance, drafting, stop)

@@ -8,6 +8,7 @@ from safetensors.numpy import load, save
 from ..reference.exact import qsa
 from ..reference.geometry import step_records
 from .cells import DraftCells, copy_pool, read_cells, transfers, write_cells
+from .request import integer
 
 SAVED_VERSION = 1
 """Layout of what :meth:`Slot.save` writes."""
@@ -27,10 +28,8 @@ class Slot:
     """
 
     def __init__(self, model, capacity, page_size=4, kv_format="int8"):
-        for name, value in (("capacity", capacity), ("page_size", page_size)):
-            if value < 1:
-                raise ValueError(f"{name} = {value}: must be at least 1")
-        self.model, self.capacity, self.page_size, self.kv_format = model, capacity, page_size, kv_format
+        self.capacity, self.page_size = integer("capacity", capacity, 1), integer("page_size", page_size, 1)
+        self.model, self.kv_format = model, kv_format
         self.host, self.device = transfers(model.backend)
         self.state = model.init_state(capacity, page_size, kv_format)
         self.draft = None
@@ -134,7 +133,7 @@ class Slot:
         try:
             arrays = load(bytes(saved))
             maker, n = arrays["made_by"].tobytes().decode(), int(arrays["n"][0])
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"saved: no state of a slot: {error}") from error
         if maker != self._maker():
             raise ValueError(f"saved: made by {maker!r}: this slot reads {self._maker()!r}")

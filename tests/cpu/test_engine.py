@@ -180,6 +180,7 @@ def test_nothing_is_asked_that_cannot_be(model):
         ({"acceptance": "greedy", "sampling": HOT}, "temperature = 1.5"),
         ({"seed": -1}, "seed = -1"),
         ({"stop": [VOCAB]}, f"stop = {VOCAB}"),
+        ({"stop": 0}, "stop = 0: must be a collection"),
         ({"drafting": 4}, "drafting = 4"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -203,8 +204,13 @@ def test_nothing_is_asked_that_cannot_be(model):
         (name,) = options
         with pytest.raises(ValueError, match=f"{name} = "):
             Drafting(**options)
-    with pytest.raises(ValueError, match="51 cells"):
-        generate(model, list(IDS), max_tokens=7, capacity=50)
+    for options, message in (
+        ({"capacity": 50, "max_tokens": 7}, "51 cells"),
+        ({"max_tokens": "7"}, "max_tokens = '7'"),
+        ({"ids": 5}, "ids: shape"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            generate(model, **{"ids": list(IDS)} | options)
 
 
 def test_logits_do_not_depend_on_what_is_sampled_from_them(model):

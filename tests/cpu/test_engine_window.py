@@ -203,6 +203,7 @@ def test_restore_refuses_what_does_not_fit_and_changes_nothing(model):
         (saved, other_model, "made by"),
         (b"nothing", target, "no state of a slot"),
         (saved[:-7], target, "no state of a slot"),
+        (None, target, "no state of a slot"),
     ):
         Runner(into.model).run([START[:7]], [into])
         before = into.digest()
@@ -228,6 +229,12 @@ def test_a_digest_covers_every_part_of_the_state(model):
         assert slot.digest() != before
         bytes_[0] ^= 1
     assert slot.digest() == before
+
+
+def test_a_slot_has_sizes(model):
+    for sizes, message in (((0,), "capacity = 0"), (("9",), "capacity = '9'"), ((9, 2.0), r"page_size = 2\.0")):
+        with pytest.raises(ValueError, match=f"{message}: must be an integer, at least 1"):
+            Slot(model, *sizes)
 
 
 def test_a_reset_slot_is_a_new_one(model):
