@@ -6,7 +6,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from ..reference.exact import qsa
-from ..reference.geometry import step_records
 from .cells import DraftCells, copy_pool, read_cells, transfers, write_cells
 from .request import integer
 
@@ -41,10 +40,6 @@ class Slot:
     def n(self):
         """Tokens run so far: cells 0 to n - 1 hold them."""
         return self.state.n
-
-    def steps(self, rows):
-        """Step records int32 [rows, 4] of the next rows."""
-        return step_records(range(self.n, self.n + rows), self.model.rule, self.model.geometry)
 
     def reset(self, window=None):
         """Begin a new sequence, whose drafts attend to the last ``window`` cells. Cells are not wiped: no row looks

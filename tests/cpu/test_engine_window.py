@@ -70,10 +70,11 @@ def test_any_mixture_of_accepted_and_rejected_rows_leaves_the_bytes_of_single_ro
     assert n == 0 or np.array_equal(last, logits)
 
 
+@pytest.mark.parametrize("rule", ["blocks", "cells"])
 @pytest.mark.parametrize("kv_format", ["q4_0", "k8v4"])
-def test_the_same_in_other_formats_and_for_two_slots_in_one_call(model, kv_format):
-    mixture = [(8, 3), (5, 5), (2, 1), (8, 8), (7, 1), (3, 2)]
-    slots = [started(model, page_size=size, kv_format=kv_format) for size in (4, 3)]
+def test_the_same_in_other_formats_and_by_either_rule_for_two_slots_in_one_call(kv_format, rule):
+    mixture, model = [(8, 3), (5, 5), (2, 1), (8, 8), (7, 1), (3, 2)], engine_model(rule=rule)
+    slots = [started(model, page_size=size, kv_format=kv_format) for size in (512, 3)]
     n, _ = decode(slots, mixture)
     assert {slot.digest() for slot in slots} == {single_rows(model, n, kv_format)[0].digest()}
 
