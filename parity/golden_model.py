@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 
 from qsa.engine import Drafting, Engine
-from qsa.engine.graphs import make_runner
 from qsa.engine.load import BACKENDS, load_model
 from qsa.golden import text
 from qsa.kernels import cpu
@@ -20,6 +19,9 @@ from qsa.reference.exact.generate import Text
 from qsa.reference.exact.model import ExactModel
 
 from .backend import Backend, UnsupportedError
+
+CAPACITY = (16 << 10) + 1024 + 8
+"""Cells of a slot: the longest prompt, the longest answer, a window."""
 
 
 def model(backend):
@@ -64,10 +66,11 @@ def _lent(backend, name):
     return {"block_scores": block_scores, "select": select, "attend": attend}[name]
 
 
-def engine(backend, slots=1, capacity=32768):
-    """An Engine of the golden model, whose windows are captured once and replayed where the backend can."""
-    of = model(backend)
-    return Engine(of, slots=slots, capacity=capacity, runner=make_runner(of))
+@lru_cache(maxsize=2)
+def _engine(name, arithmetic, slots):
+    """An Engine of the golden model with room for every one of the seven. It is kept: what it captured is replayed, and
+    a slot's next text begins where another one ended."""
+    return Engine(_model(name, arithmetic), slots=slots, capacity=CAPACITY)
 
 
 def texts(backend, wanted, spec=1, tokens=None, **options):
@@ -78,8 +81,7 @@ def texts(backend, wanted, spec=1, tokens=None, **options):
     tokens   None, or tokens at most; options: of ``Drafting``
     """
     counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
-    capacity = max(len(given["ids"]) + count for given, count in zip(wanted, counts, strict=True))
-    running = engine(backend, len(wanted), capacity)
+    running = _engine(backend.name, backend.arithmetic, len(wanted))
     drafting = Drafting(spec=spec, **options) if spec > 1 else None
     requests = [
         running.submit(given["ids"], count, given["options"], given["seed"], drafting=drafting)

@@ -1,16 +1,15 @@
 """``seven``: the proposals' seven fixed computations on the golden model, held to goldens made token by token.
 
 Text, and the logits of the row behind it, are the same bytes whatever the backend, the switches, the rows of a window
-and the batch. A variant of a long text may compare its first tokens alone (``tokens``). In the float arithmetic texts
-may part at any near tie: there the split switch must leave the prompt's own token alone, and how many of the seven stay
-equal is reported.
+and the batch. A variant of a long text may compare its first tokens (``tokens``) and the logits behind those. In the
+float arithmetic texts may part at any near tie: there the split switch must leave the prompt's own token alone, and how
+many of the seven stay equal is reported.
 """
 
 import dataclasses
 
 from qsa.golden import case, text
-from qsa.golden.canonical import block_digests
-from qsa.golden.families import produce
+from qsa.golden.canonical import block_digests, digest
 from qsa.golden.recipe import name_of
 from qsa.golden.record import GoldenError
 from qsa.golden.store import Store
@@ -39,9 +38,6 @@ OPERATIONS = {
     "split": {"computation": tuple(text.COMPUTATIONS)},
 }
 
-PART = 128
-"""Tokens of a variant that must not take long: windows have been cut, rolled back and filled some sixty times."""
-
 ANSWERS = tuple(name for name in text.COMPUTATIONS if not name.startswith("prompt"))
 PROMPTS = tuple(name for name in text.COMPUTATIONS if name.startswith("prompt"))
 
@@ -55,13 +51,13 @@ def cases(arithmetic):
         return
     for name in text.COMPUTATIONS:
         yield _case(name, 4 if name in ANSWERS else 1, "none", WHOLE)
-    yield _case(ALL, 2, "none", PART)
+    yield _case(ALL, 2, "none", text.PART)
     for spec in ROWS:
         for name in ANSWERS:
-            yield _case(name, spec, "none", PART)
+            yield _case(name, spec, "none", text.PART)
     for switch in KERNELS:
         for name in (*ANSWERS, "prompt-2k"):
-            yield _case(name, 4, switch, PART)
+            yield _case(name, 4, switch, text.PART)
 
 
 def more_cases(arithmetic):
@@ -95,37 +91,35 @@ def check(backend, recipe):
         figures = {"tokens per round": request.statistics.tokens_per_round}
         if request.statistics.drafted:
             figures["acceptance"] = request.statistics.acceptance
-        held = _whole(name, one) if recipe["tokens"] == WHOLE else _start(name, one)
+        held = _compare(name, one, recipe["tokens"])
         comparisons.append(dataclasses.replace(held, figures=figures))
     return comparisons
 
 
-def _record(name):
-    return name_of("text", {"computation": name})
-
-
-def _whole(name, found):
-    """Hashes of the text and of the logits behind it."""
-    lines = Store().check(_record(name), lambda family, recipe: produce(family, recipe, {family: lambda **_: found}))
-    return verdict(f"golden {_record(name)}", len(lines), 0, "a hash has one right value", size=2, notes=lines)
-
-
-def _start(name, found):
-    """The first tokens, each by its own hash in the record."""
-    record = Store().load(_record(name))
-    if record["inputs"]["weights"] != _hash_of_weights():
-        raise GoldenError(f"{_record(name)}: made from other weights: `qsa golden regen {_record(name)}`, then accept")
-    expected, got = record["outputs"]["tokens"]["blocks"], block_digests(found.tokens)
-    wrong = [place for place, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b]
-    notes = [f"first wrong token: {wrong[0]}"] if wrong else []
-    reason = "a text has one right beginning"
-    return verdict(f"tokens of {_record(name)}", len(wrong), 0, reason, size=len(got), bad=len(wrong), notes=notes)
-
-
-def _hash_of_weights():
-    from qsa.golden.canonical import digest
-
-    return digest(text.weights_hash())
+def _compare(name, found, tokens):
+    """A text and the logits behind it against the record of the computation ``name``: all of it, or the first
+    ``tokens``, each by its own hash, one that is missing being wrong."""
+    of = name_of("text", {"computation": name})
+    record = Store().load(of)
+    inputs = {"ids": digest(text.make_inputs({"computation": name})["ids"]), "weights": digest(text.weights_hash())}
+    if record["inputs"] != inputs:
+        raise GoldenError(f"{of}: made from another prompt or other weights: `qsa golden regen {of}`, then accept")
+    outputs, whole = record["outputs"], record["outputs"]["tokens"]["shape"][0]
+    size = min(tokens, whole) if tokens else whole
+    expected, got = outputs["tokens"]["blocks"][:size], block_digests(found.tokens)
+    places = range(max(len(expected), len(got)))
+    wrong = [place for place in places if expected[place : place + 1] != got[place : place + 1]]
+    lines = [f"first wrong token: {wrong[0]}"] if wrong else []
+    if size == whole:
+        behind = outputs["logits"]
+        if not wrong and digest(found.tokens) != outputs["tokens"]["hash"]:
+            lines.append("tokens: another hash")
+    else:
+        behind = outputs["part"] if size == text.PART else None
+    if behind is not None and digest(found.logits) != behind["hash"]:
+        lines.append(f"logits behind the text: hash {behind['hash']} became {digest(found.logits)}")
+    reason = "a text has one right wording, and the logits behind it hang on every cell and state"
+    return verdict(f"golden {of}", len(lines), 0, reason, size=len(places) + 1, bad=len(wrong), notes=lines)
 
 
 def _split(backend, name):

@@ -6,7 +6,6 @@ import numpy as np
 
 from qsa.engine import Drafting, Engine
 from qsa.engine.draft import Proposal
-from qsa.engine.graphs import make_runner
 from qsa.golden import case, text
 
 from . import golden_model
@@ -16,9 +15,11 @@ COMPUTATIONS = ("math-sampled", "code-greedy")
 ROWS = (1, 2, 4, 8)
 DRAFTERS = ("right", "wrong", "mixed")
 TOKENS = 192
+FLOORS = (0, 50, 95)
+"""Draft floors (``--spec-min-p``) in percent."""
 
 OPERATIONS = {
-    "windows": {"computation": tuple(text.COMPUTATIONS), "min_p": (0.0, 0.5, 0.95), "tokens": range(16, 1025)},
+    "windows": {"computation": tuple(text.COMPUTATIONS), "floor": FLOORS, "tokens": range(16, 1025)},
     "drafter": {"computation": tuple(text.COMPUTATIONS), "drafter": DRAFTERS, "tokens": range(16, 1025)},
 }
 
@@ -28,8 +29,8 @@ def cases(arithmetic):
     if arithmetic != "exact":
         return
     for computation in COMPUTATIONS:
-        for min_p in OPERATIONS["windows"]["min_p"] if computation == COMPUTATIONS[0] else (0.0,):
-            recipe = {"op": "windows", "computation": computation, "min_p": min_p, "tokens": TOKENS}
+        for floor in FLOORS if computation == COMPUTATIONS[0] else FLOORS[:1]:
+            recipe = {"op": "windows", "computation": computation, "floor": floor, "tokens": TOKENS}
             yield case.format("spec", recipe), recipe
         for drafter in DRAFTERS:
             recipe = {"op": "drafter", "computation": computation, "drafter": drafter, "tokens": TOKENS}
@@ -42,14 +43,13 @@ def check(backend, recipe):
     (alone,), _ = golden_model.texts(backend, [given], 1, recipe["tokens"])
     if recipe["op"] == "drafter":
         return _drafter(backend, recipe, given, alone)
-    comparisons, drafted, accepted, rollbacks = [], 0, 0, 0
+    comparisons = []
     for spec in ROWS[1:]:
-        (found,), (request,) = golden_model.texts(backend, [given], spec, recipe["tokens"], min_p=recipe["min_p"])
-        comparisons += _same(f"windows of {spec} rows", alone, found)
-        drafted += request.statistics.drafted
-        accepted += request.statistics.accepted
-        rollbacks += request.statistics.rollbacks
-    return [*comparisons, _happened(drafted, accepted, rollbacks)]
+        (found,), (request,) = golden_model.texts(backend, [given], spec, recipe["tokens"], min_p=recipe["floor"] / 100)
+        name, counted = f"windows of {spec} rows", request.statistics
+        happened = _happened(counted.drafted, counted.accepted, counted.rollbacks, name=name)
+        comparisons += [*_same(name, alone, found), happened]
+    return comparisons
 
 
 def _same(name, expected, found):
@@ -58,7 +58,7 @@ def _same(name, expected, found):
     yield equal(f"{name}: logits behind them", expected.logits, found.logits, ("id",), reason)
 
 
-def _happened(drafted, accepted, rollbacks, need_accepted=True, need_rollbacks=True):
+def _happened(drafted, accepted, rollbacks, need_accepted=True, need_rollbacks=True, name="windows"):
     missing = [
         name
         for name, count, needed in (
@@ -71,7 +71,7 @@ def _happened(drafted, accepted, rollbacks, need_accepted=True, need_rollbacks=T
     notes = [f"none of: {', '.join(missing)}"] if missing else []
     figures = {"drafted": drafted, "accepted": accepted, "rollbacks": rollbacks}
     reason = "a check of windows in which nothing was drafted, accepted or taken back proves nothing"
-    return verdict("drafts really happened", len(missing), 0, reason, size=3, notes=notes, figures=figures)
+    return verdict(f"{name}: drafts really happened", len(missing), 0, reason, size=3, notes=notes, figures=figures)
 
 
 class Scripted:
@@ -103,7 +103,7 @@ def _drafter(backend, recipe, given, alone):
     model, count = golden_model.model(backend), recipe["tokens"]
     kind, prompt = recipe["drafter"], len(given["ids"])
     drafter = Scripted(alone.tokens, prompt, kind, model.config.vocab_size)
-    engine = Engine(model, capacity=prompt + count, drafter=drafter, runner=make_runner(model))
+    engine = Engine(model, capacity=prompt + count, drafter=drafter)
     request = engine.submit(given["ids"], count, given["options"], given["seed"], drafting=Drafting(spec=8))
     engine.run()
     if request.error is not None:
@@ -118,5 +118,6 @@ def _drafter(backend, recipe, given, alone):
         counted.rollbacks,
         need_accepted=kind != "wrong",
         need_rollbacks=kind != "right",
+        name=f"drafter {kind}",
     )
     return [*_same(f"drafter {kind}", alone, found), happened]

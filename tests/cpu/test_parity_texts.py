@@ -21,7 +21,7 @@ SHORT = "seven:op=text,computation={},spec={},switch={},tokens=24"
 def forget():
     """A mutant has the name of the one before it."""
     yield
-    for cached in (golden_model._model, nll._logits, needle._read):
+    for cached in (golden_model._model, golden_model._engine, nll._logits, needle._read):
         cached.cache_clear()
 
 
@@ -40,8 +40,8 @@ def said(result):
         SHORT.format("math-sampled", 8, "none"),
         SHORT.format("code-greedy", 3, "batch_qsa_attn"),
         SHORT.format("code-sampled", 4, "split_attn"),
-        "spec:op=windows,computation=code-greedy,min_p=0.0,tokens=64",
-        "spec:op=windows,computation=math-sampled,min_p=0.5,tokens=64",
+        "spec:op=windows,computation=code-greedy,floor=0,tokens=64",
+        "spec:op=windows,computation=math-sampled,floor=50,tokens=64",
         *(f"spec:op=drafter,computation=code-greedy,drafter={drafter},tokens=24" for drafter in spec.DRAFTERS),
         "nll:op=score,set=math,against=split,positions=64",
         "nll:op=score,set=text,against=float,positions=256",
@@ -85,30 +85,39 @@ def test_every_operation_that_somebody_has_carries_a_batch(backend, operation, b
         assert np.array_equal(one.tokens, other.tokens) and np.array_equal(one.logits, other.logits)
 
 
-def test_an_attention_that_loses_its_newest_cell_changes_the_text(backend):
+def caught(backend, *words):
+    """The failure of a text as far as its logits are stored."""
+    result = run(f"seven:op=text,computation=math-greedy,spec=1,switch=none,tokens={text.PART}", backend)
+    assert result.status == "failed"
+    for word in words:
+        assert word in said(result)
+
+
+def test_an_attention_that_loses_its_newest_cell_changes_the_logits(backend):
     def lossy(q, kv, ids, steps, slots=None, out=None, **keywords):
         fewer = steps.copy()
         fewer[:, 3] -= 1
         return attend(q, kv, ids, fewer, slots, out)
 
-    result = run(SHORT.format("math-greedy", 1, "none"), backend(attend=lossy))
-    assert result.status == "failed"
-    assert "first wrong token" in said(result)
+    caught(backend(attend=lossy), "logits behind the text: hash")
 
 
-def test_a_last_bit_changes_the_logits_behind_a_text(backend):
-    """One unit in the last place of one output in a hundred calls: the tokens may stand, the logits do not."""
+def test_a_last_bit_of_one_head_changes_the_logits(backend):
+    """The text stands: a dim of a head of every row is one unit in the last place off."""
 
     def near(q, kv, ids, steps, slots=None, out=None, **keywords):
         result = attend(q, kv, ids, steps, slots, out)
-        if steps[0, 0] % 16 == 0:
-            result[0, 0, 0] = np.nextafter(result[0, 0, 0], np.float32(np.inf))
+        result[:, 0, 0] = np.nextafter(result[:, 0, 0], np.float32(np.inf))
         return result
 
-    given = {**text.make_inputs({"computation": "math-greedy"}), "count": 24}
-    (right,), _ = golden_model.texts(Backend("cpu"), [given])
-    (wrong,), _ = golden_model.texts(backend(attend=near), [given])
-    assert not np.array_equal(right.logits, wrong.logits)
+    caught(backend(attend=near), "logits behind the text: hash")
+
+
+def test_attention_of_zeros_changes_the_text(backend):
+    def nothing(q, kv, ids, steps, slots=None, out=None, **keywords):
+        return np.zeros(q.shape, np.float32)
+
+    caught(backend(attend=nothing), "first wrong token", "logits behind the text: hash")
 
 
 def test_a_module_without_any_of_a_models_operations_is_unsupported(backend):
@@ -128,6 +137,31 @@ def test_the_engines_text_is_the_loops():
         batch, _ = golden_model.texts(Backend("cpu"), given, rows)
         for one, found in zip(plain, batch, strict=True):
             assert np.array_equal(one.tokens, found.tokens) and np.array_equal(one.logits, found.logits)
+
+
+def test_a_text_that_ends_early_is_no_beginning_of_the_right_one():
+    given = text.make_inputs({"computation": "math-greedy"})
+    (found,), _ = golden_model.texts(Backend("cpu"), [given], tokens=8)
+    assert seven._start("math-greedy", found, 8).passed
+    short = seven._start("math-greedy", found, 24)
+    assert not short.passed and short.measure == 16 and short.notes == ("first wrong token: 8",)
+
+
+def test_every_window_must_have_drafts_of_its_own(monkeypatch):
+    """Windows of two rows that in truth have one give the right text, and are no windows of two rows."""
+    texts = golden_model.texts
+    monkeypatch.setattr(
+        golden_model,
+        "texts",
+        lambda backend, wanted, spec=1, *rest, **options: texts(backend, wanted, 1 if spec == 2 else spec, *rest),
+    )
+    result = run("spec:op=windows,computation=code-greedy,floor=0,tokens=16")
+    assert [one.name for one in result.comparisons if not one.passed] == ["windows of 2 rows: drafts really happened"]
+
+
+def test_the_float_arithmetic_is_not_held_against_itself():
+    result = run("nll:op=score,set=math,against=float,positions=64", Backend("cpu", "float"))
+    assert result.status == "unsupported", said(result)
 
 
 def test_a_run_in_which_nothing_was_drafted_proves_nothing():
