@@ -158,12 +158,15 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
         find_rows(cells, padded, pools, which, kv_head, rows, thread)
         k_raw, v_raw = cuda.local.array(k_words, int32), cuda.local.array(v_words, int32)
-        # Scales ahead of the cells: they are few, and wait for nobody.
-        ask_scales(cells, k_raw, v_raw, pools, which)
+        if early:
+            # Behind the cells' K the scales would wait for all of it.
+            ask_scales(cells, k_raw, v_raw, pools, which)
         cuda.syncthreads()
         k_codes = field(pools, which, K_CODES)
         raw_k = cuda.local.array(k_registers, int32)
         scores.load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
+        if not early:
+            ask_scales(cells, k_raw, v_raw, pools, which)
         store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread)
         if not early:
             for i in range(heads_per_warp):
@@ -223,12 +226,12 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             # The cells are done with: their memory now carries sums between the warps that share 64 dims.
             cuda.syncthreads()
         store_sums(sums, staged, warp, lane)
-        results = ld_shared_i64(int32(base + KEPT))
         if active > 1 and not cluster:
             for i in range(heads_per_warp):
                 head = int32(warp + i * warps)
                 far.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
         cuda.syncthreads()
+        results = ld_shared_i64(int32(base + KEPT))
         own = outputs.share_of_outputs(active, v_groups)
         share_of = outputs.reciprocal(own)
         total = cuda.local.array(4, int64)

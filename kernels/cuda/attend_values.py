@@ -22,7 +22,6 @@ from .ptx import (
     floor_s32,
     int_as_float,
     join_four,
-    join_two,
     ld_global_u16_nc,
     ld_global_v2_i32_nc,
     ld_shared_f32,
@@ -213,7 +212,6 @@ def make(v_groups, parts, mma_u8):
             at = int32(factors + (block * groups + i) * 4)
             factor[2 * i] = ld_shared_f32(int32(at + g * FACTORS_BYTES))
             factor[2 * i + 1] = ld_shared_f32(int32(at + (8 + (g >> 1)) * FACTORS_BYTES))
-        last = int32((count - 1) // STEP * STEP)
         for cell in range(part * STEP, count, int32(parts * STEP)):
             for i in range(groups):
                 group = int32(block * groups + i)
@@ -228,7 +226,7 @@ def make(v_groups, parts, mma_u8):
                     t0, t1, t2, t3 = transpose_bytes(raw[i], raw[i + 1], raw[i + 2], raw[i + 3])
                     i = word * 8 + half
                     b[i], b[i + 2], b[i + 4], b[i + 6] = t0, t1, t2, t3
-            load_v(raw, base, rows, min(int32(cell + parts * STEP), last), lane, v_groups)
+            load_v(raw, base, rows, min(int32(cell + parts * STEP), int32(count - STEP)), lane, v_groups)
             for column in range(8):
                 of = 12 * ((column >> 1) & 1) * (groups - 1)
                 for product in range(3):
@@ -265,6 +263,7 @@ def make(v_groups, parts, mma_u8):
         """Piece ``unit`` 4 or 5: two limbs of this lane's and two of its neighbour's. Of two columns a lane of even g
         keeps the one and gives the other, a lane of odd g the other way round."""
         total = cuda.local.array(4, int64)
+        odd = (lane >> 2) & 1
         for i in range(4):
             if v_groups == 4:
                 column, side = i, unit - 4
@@ -273,10 +272,16 @@ def make(v_groups, parts, mma_u8):
                 column, side = 4 * (unit - 4) + (i & 1), i >> 1
                 there = column + 2
             k, n = column * 12 + 8 + side, there * 12 + 8 + side
-            mine, theirs = join_two(acc[k], acc[k + 2]), join_two(acc[n], acc[n + 2])
-            if (lane >> 2) & 1:
-                mine, theirs = theirs << 16, mine << 16
-            total[i] = mine + cuda.shfl_xor_sync(FULL, theirs, 4)
+            low, high = acc[k], acc[k + 2]
+            other_low = cuda.shfl_xor_sync(FULL, low if odd else acc[n], 4)
+            other_high = cuda.shfl_xor_sync(FULL, high if odd else acc[n + 2], 4)
+            # An even lane holds the low limbs of both columns, an odd one the high limbs.
+            total[i] = join_four(
+                other_low if odd else low,
+                other_high if odd else high,
+                acc[n] if odd else other_low,
+                acc[n + 2] if odd else other_high,
+            )
         store_piece(total, unit, staged, warp, lane)
 
     @device_function

@@ -193,17 +193,16 @@ with ``_zfill(shared, global, n)`` only the first n come from there, the others 
 ``atom_*`` return the old value, and the global ones order memory on both sides; ``atom_global_inc(address, limit)``
 counts up and starts again from 0 after ``limit``."""
 
-_JOIN = "{{ .reg .s64 t; mul.wide.s32 t,$1,1; mad.wide.s32 {},$2,256,t; {} }}"
 JOINS = {
-    "join_two": (_JOIN.format("$0", ""), "l", "ii"),
     "join_four": (
-        _JOIN.format("t", "mad.wide.s32 t,$3,65536,t; mad.wide.s32 $0,$4,16777216,t;"),
+        "{ .reg .s64 t; mul.wide.s32 t,$1,1; mad.wide.s32 t,$2,256,t; mad.wide.s32 t,$3,65536,t; "
+        "mad.wide.s32 $0,$4,16777216,t; }",
         "l",
         "iiii",
     ),
 }
-"""Name -> (text, results, arguments): int64 sums of int32 digits to the base 256, the lowest first. Kept in place as if
-they touched memory: a compiler that widens all digits of a lane's sums at once runs out of registers."""
+"""Name -> (text, results, arguments): the int64 sum of four int32 digits to the base 256, the lowest first. Kept in
+place as if it touched memory: a compiler that widens all digits of a lane's sums at once runs out of registers."""
 
 BARRIERS = {
     "barrier_sync": ("bar.sync $0,$1;", "", "ii"),

@@ -32,11 +32,6 @@ def _shifts(selector):
     return [(8 * (selector >> 4 * i & 7), selector >> 4 * i & 8) for i in range(4)]
 
 
-def join_two(a, b):
-    """See ``ptx.JOINS``."""
-    return a + (b << 8)
-
-
 def join_four(a, b, c, d):
     """See ``ptx.JOINS``."""
     return a + (b << 8) + (c << 16) + (d << 24)

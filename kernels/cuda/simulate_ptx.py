@@ -14,7 +14,6 @@ from .simulate_arithmetic import (  # noqa: F401
     half_to_float,
     int_as_float,
     join_four,
-    join_two,
     prmt,
     rint_s32,
     rint_u32,
