@@ -6,7 +6,7 @@ from mutants import attend, backend
 
 from qsa.golden import text
 from qsa.kernels import cpu
-from qsa.kernels.switches import override
+from qsa.kernels.switches import override, switches
 from qsa.parity import golden_model, needle, nll, seven, spec, suite
 from qsa.parity.backend import Backend, UnsupportedError
 from qsa.reference.exact.generate import generate
@@ -142,9 +142,9 @@ def test_the_engines_text_is_the_loops():
 def test_a_text_that_ends_early_is_no_beginning_of_the_right_one():
     given = text.make_inputs({"computation": "math-greedy"})
     (found,), _ = golden_model.texts(Backend("cpu"), [given], tokens=8)
-    assert seven._start("math-greedy", found, 8).passed
-    short = seven._start("math-greedy", found, 24)
-    assert not short.passed and short.measure == 16 and short.notes == ("first wrong token: 8",)
+    assert seven._compare("math-greedy", found, 8).passed
+    short = seven._compare("math-greedy", found, 24)
+    assert not short.passed and short.bad == 16 and short.notes == ("first wrong token: 8",)
 
 
 def test_every_window_must_have_drafts_of_its_own(monkeypatch):
@@ -157,6 +157,28 @@ def test_every_window_must_have_drafts_of_its_own(monkeypatch):
     )
     result = run("spec:op=windows,computation=code-greedy,floor=0,tokens=16")
     assert [one.name for one in result.comparisons if not one.passed] == ["windows of 2 rows: drafts really happened"]
+
+
+def test_in_the_float_arithmetic_it_is_said_how_many_texts_the_split_switch_leaves_equal(monkeypatch):
+    """Two short computations in the place of the seven; then one whose text parts, and one whose first token does."""
+    floats, texts = Backend("cpu", "float"), golden_model.texts
+    answers = {name: text.COMPUTATIONS[name] for name in ("math-greedy", "code-greedy")}
+    monkeypatch.setattr(text, "COMPUTATIONS", answers)
+
+    def said_of(place):
+        def parting(backend, wanted, spec=1, tokens=None):
+            found, requests = texts(backend, wanted, spec, tokens)
+            if place is not None and switches().split_attn and np.array_equal(wanted[0]["ids"], text.prompts()["code"]):
+                found[0].tokens[place] += 1
+            return found, requests
+
+        monkeypatch.setattr(golden_model, "texts", parting)
+        result = run("seven:op=split,computation=all,tokens=12", floats)
+        return result.status, result.comparisons[-1].notes[0], result.comparisons[1].notes[0]
+
+    assert said_of(None) == ("passed", "2 of 2 texts stay equal with the switch on", "equal: all 12 tokens")
+    assert said_of(7) == ("passed", "1 of 2 texts stay equal with the switch on", "texts part at token 7 of 12")
+    assert said_of(0)[0] == "failed"
 
 
 def test_the_float_arithmetic_is_not_held_against_itself():
