@@ -26,7 +26,9 @@ WHOLE = 0
 """``tokens`` of a case that compares all of them, and the logits behind them."""
 
 ALL = "all"
-"""``computation`` of a case that runs all seven in one batch, each in a slot of its own."""
+"""``computation`` of a case that runs all seven: in one batch, each in a slot of its own, or for ``split`` in turn."""
+
+FIRST = "the switch leaves the prompt path alone, and the prompt's last row gives the first token"
 
 OPERATIONS = {
     "text": {
@@ -35,7 +37,7 @@ OPERATIONS = {
         "switch": ("none", *KERNELS),
         "tokens": range(1025),
     },
-    "split": {"computation": tuple(text.COMPUTATIONS)},
+    "split": {"computation": (*text.COMPUTATIONS, ALL), "tokens": range(1025)},
 }
 
 ANSWERS = tuple(name for name in text.COMPUTATIONS if not name.startswith("prompt"))
@@ -45,9 +47,8 @@ PROMPTS = tuple(name for name in text.COMPUTATIONS if name.startswith("prompt"))
 def cases(arithmetic):
     """(case string, recipe) of every case, in order."""
     if arithmetic == "float":
-        for name in text.COMPUTATIONS:
-            recipe = {"op": "split", "computation": name}
-            yield case.format("seven", recipe), recipe
+        recipe = {"op": "split", "computation": ALL, "tokens": WHOLE}
+        yield case.format("seven", recipe), recipe
         return
     for name in text.COMPUTATIONS:
         yield _case(name, 4 if name in ANSWERS else 1, "none", WHOLE)
@@ -80,7 +81,7 @@ def _case(name, spec, switch, tokens):
 def check(backend, recipe):
     """The comparisons of one case."""
     if recipe["op"] == "split":
-        return _split(backend, recipe["computation"])
+        return _split(backend, recipe)
     names = tuple(text.COMPUTATIONS) if recipe["computation"] == ALL else (recipe["computation"],)
     wanted = [text.make_inputs({"computation": name}) for name in names]
     switches = {} if recipe["switch"] == "none" else {recipe["switch"]: True}
@@ -122,15 +123,26 @@ def _compare(name, found, tokens):
     return verdict(f"golden {of}", len(lines), 0, reason, size=len(places) + 1, bad=len(wrong), notes=lines)
 
 
-def _split(backend, name):
-    """The float arithmetic with the split switch on against off."""
+def _split(backend, recipe):
+    """The float arithmetic with the split switch on against off, computation by computation; of all of them also how
+    many stay equal."""
+    names = tuple(text.COMPUTATIONS) if recipe["computation"] == ALL else (recipe["computation"],)
+    found = [_parted(backend, name, recipe["tokens"] or None) for name in names]
+    if len(found) > 1:
+        equal, wrong = sum(one.figures["equal"] for one in found), sum(not one.passed for one in found)
+        note = f"{equal:.0f} of {len(found)} texts stay equal with the switch on"
+        figures = {"equal": equal}
+        found.append(verdict("first tokens", wrong, 0, FIRST, size=len(found), notes=(note,), figures=figures))
+    return found
+
+
+def _parted(backend, name, tokens):
     given = [text.make_inputs({"computation": name})]
-    (off,), _ = golden_model.texts(backend, given, 4)
+    (off,), _ = golden_model.texts(backend, given, 4, tokens)
     with override(split_attn=True):
-        (on,), _ = golden_model.texts(backend, given, 4)
+        (on,), _ = golden_model.texts(backend, given, 4, tokens)
     differ = (on.tokens != off.tokens).nonzero()[0]
     first = int(differ[0]) if differ.size else len(on.tokens)
     note = f"equal: all {first} tokens" if not differ.size else f"texts part at token {first} of {len(on.tokens)}"
-    reason = "the switch leaves the prompt path alone, and the prompt's last row gives the first token"
     figures = {"equal": float(not differ.size), "equal tokens": first}
-    return [verdict(f"first token of {name}", int(first == 0), 0, reason, notes=(note,), figures=figures)]
+    return verdict(f"first token of {name}", int(first == 0), 0, FIRST, notes=(note,), figures=figures)
