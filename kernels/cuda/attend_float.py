@@ -22,8 +22,9 @@ from ..ops import MAX_SPLITS, refuse
 from ..switches import switches
 from .attend_call import NAME, checked, pool_fields, sets_of
 from .attend_cells import CODINGS
+from .attend_chunk import CHUNK, places_of
 from .attend_merge import merge_kernel, row_floats
-from .attend_pieces import CHUNK, pieces_kernel, shared_words
+from .attend_pieces import pieces_kernel
 from .compiler import address, array_module, launch, properties
 
 DIMS = (64, 256)
@@ -57,7 +58,7 @@ def _blocks(pieces, rows, n_head_kv, multiprocessors):
 
 def _shared(geometry):
     """Bytes of shared memory that a block of pieces needs."""
-    return 4 * shared_words(geometry.group, geometry.head_dim)
+    return places_of(geometry.group, geometry.head_dim).end
 
 
 def _refusal(kvs, schedule, scratch, needed):

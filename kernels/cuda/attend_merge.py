@@ -6,8 +6,9 @@ not read. With ``active`` the fold ends at the last piece that the row's width r
 so the bits are the same. Source: design section 8, STRATA_ATTN_MERGE_ACTIVE.
 """
 
+from .attend_chunk import EMPTY
 from .attend_lanes import ALL
-from .attend_pieces import EMPTY, reached
+from .attend_pieces import reached
 from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from .ptx import (
     ex2_approx,

@@ -12,21 +12,21 @@ block has as many lanes as a head has dims and does one piece of one row and KV 
 
 All sums have one order, which depends on the row and the piece alone: neither the batch nor the number of blocks
 changes a bit. A piece without cells gets the maximum ``EMPTY`` and the sum 0, its values stay unwritten. A query that
-is not finite makes its head's sum NaN. One kernel holds all four steps, since K and V stay in registers: hence the
-length of this file. Source: design section 8.
+is not finite makes its head's sum NaN. Source: design section 8.
 """
 
 import math
 
 from .attend_cells import cells_of
-from .attend_lanes import ALL, dot, eight_of, rotation, row_of, sums_together, weighted
+from .attend_chunk import CHUNK, EMPTY, TOGETHER, parts_of, places_of
+from .attend_gather import field
+from .attend_lanes import dot, eight_of, sums_together, weighted
+from .attend_layout import POOL_FIELDS
 from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from .ptx import (
-    ex2_approx,
     global_base,
     int_as_float,
     ld_global_i32_nc,
-    ld_global_v4_f32_nc,
     ld_shared_f32,
     ld_shared_i32,
     ld_shared_i64,
@@ -40,39 +40,8 @@ from .ptx import (
     st_shared_v4_f32,
 )
 
-CHUNK = 64
-"""Cells of a chunk: eight for each of the eight sets of lanes that a thread block has."""
-
-TOGETHER = 4
-"""Heads whose values are summed at a time."""
-
-MAX_POOLS = 4
-POOL_FIELDS = 7
-"""int64 per pool: addresses of K's codes and scales, V's codes and scales and the page table; cells that the table
-addresses; cells in a page."""
-
-EMPTY = -3.4028234663852886e38
 LIMIT = float(1 << 24)
 NAN = 0x7FC00000
-
-
-def shared_words(group, dim):
-    """Words of shared memory that a block needs for ``group`` heads of ``dim`` dims: queries, sums, values being
-    summed, scores, rows, four numbers a head, a pool's fields."""
-    return dim * (2 * group + 8 * TOGETHER) + CHUNK * (group + 1) + 4 * group + 2 * POOL_FIELDS
-
-
-@device_function
-def _field(pools, which, i):
-    """Field i of the pool that a row reads."""
-    value = pools[i]
-    if which == 1:
-        value = pools[POOL_FIELDS + i]
-    elif which == 2:
-        value = pools[2 * POOL_FIELDS + i]
-    elif which == 3:
-        value = pools[3 * POOL_FIELDS + i]
-    return value
 
 
 @device_function
@@ -98,104 +67,14 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     warps, cells_lane = dim // 32, lanes // 8
     load_k, widen_k = cells_of(k_coding, dim)
     load_v, widen_v = cells_of(v_coding, dim)
-    rotate, reduce = rotation(lanes), sums_together(lanes)
-    rotated = k_coding == "q4_0"
+    reduce = sums_together(lanes)
     # V is fetched with K where registers last.
     early = k_coding == v_coding == "int8"
     factor = math.log2(math.e) / math.sqrt(dim)
-    # Places in shared memory, in bytes.
-    half = dim * 2
-    head_bytes = dim * 4
-    sums = group * head_bytes
-    buffer = sums + group * head_bytes
-    weights = buffer + 8 * TOGETHER * head_bytes
-    rows_at = weights + group * CHUNK * 4
-    tops = rows_at + CHUNK * 4
-    fields = tops + 4 * group * 4
-    masses, fades, poison = tops + group * 4, tops + 2 * group * 4, tops + 3 * group * 4
+    half, head_bytes, sums, buffer, weights, rows_at, tops, masses, fades, poison, fields, _ = places_of(group, dim)
+    load_queries, weigh, look_up, partial_row, finish = parts_of(group, dim, k_coding == "q4_0")
     # A last batch of fewer heads needs a test for each.
     whole = group % TOGETHER == 0
-
-    @device_function
-    def load_queries(base, shared, lane, part):
-        """The heads' queries to shared memory, the first four dims of every lane's eight in the first half."""
-        x = cuda.local.array(8, float32)
-        for start in range(0, group, 8):
-            head = int32(start + part)
-            at = base + (int64(min(head, int32(group - 1))) * dim + lane * 8) * 4
-            x[0], x[1], x[2], x[3] = ld_global_v4_f32_nc(at)
-            x[4], x[5], x[6], x[7] = ld_global_v4_f32_nc(at + 16)
-            if rotated:
-                rotate(x, lane)
-            bad = False
-            for i in range(8):
-                bad = bad or not (abs(x[i]) < float32(math.inf))
-            # The lanes of this head are one part of the warp, or all of it.
-            votes = int64(cuda.ballot_sync(ALL, bad)) >> ((part * lanes) & 31)
-            if head < group:
-                to = int32(shared + head * head_bytes + lane * 16)
-                st_shared_v4_f32(to, x[0], x[1], x[2], x[3])
-                st_shared_v4_f32(int32(to + half), x[4], x[5], x[6], x[7])
-                if lane == 0:
-                    st_shared_i32(int32(shared + poison + head * 4), int32(votes & ((1 << lanes) - 1) != 0))
-                    st_shared_f32(int32(shared + tops + head * 4), float32(EMPTY))
-
-    @device_function
-    def weigh(shared, head, lane, fresh):
-        """One warp: a head's scores to weights, its maximum and sum brought up to date. ``fresh``: the piece begins."""
-        at = int32(shared + weights + (head * CHUNK + lane) * 4)
-        place = int32(shared + rows_at + lane * 4)
-        s0 = ld_shared_f32(at) if ld_shared_i32(place) >= 0 else float32(EMPTY)
-        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(place + 128)) >= 0 else float32(EMPTY)
-        before = float32(EMPTY)
-        mass = float32(0)
-        if lane == 0 and not fresh:
-            before = ld_shared_f32(int32(shared + tops + head * 4))
-            mass = ld_shared_f32(int32(shared + masses + head * 4))
-        before = cuda.shfl_sync(ALL, before, 0)
-        top = max(max(s0, s1), before)
-        for distance in (16, 8, 4, 2, 1):
-            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
-        e0 = ex2_approx(s0 - top) if s0 > float32(EMPTY) else float32(0)
-        e1 = ex2_approx(s1 - top) if s1 > float32(EMPTY) else float32(0)
-        fade = ex2_approx(before - top) if before > float32(EMPTY) else float32(0)
-        st_shared_f32(at, e0)
-        st_shared_f32(int32(at + 128), e1)
-        total = e0 + e1
-        for distance in (16, 8, 4, 2, 1):
-            total += cuda.shfl_xor_sync(ALL, total, distance)
-        if lane == 0:
-            st_shared_f32(int32(shared + tops + head * 4), top)
-            st_shared_f32(int32(shared + masses + head * 4), mass * fade + total)
-            st_shared_f32(int32(shared + fades + head * 4), fade)
-
-    @device_function
-    def look_up(ids_row, first, stop, shared, n_head_kv, g, thread):
-        """Row of the pool of the lane's cell in the chunk from ``first``; -1 where nothing is selected."""
-        if thread >= CHUNK or first + thread >= stop:
-            return int32(-1)
-        return row_of(
-            ld_global_i32_nc(ids_row + int64(first + thread) * 4),
-            ld_shared_i64(int32(shared + fields + 32)),
-            int32(ld_shared_i64(int32(shared + fields + 40))),
-            int32(ld_shared_i64(int32(shared + fields + 48))),
-            n_head_kv,
-            g,
-        )
-
-    @device_function
-    def partial_row(scratch, n_pieces, n_head_kv):
-        """Address of the partials of the block's row."""
-        return global_base(scratch) + int64(cuda.blockIdx.z) * (n_pieces * n_head_kv) * (group * (dim + 2) * 4)
-
-    @device_function
-    def finish(scratch, n_pieces, g, n_head_kv, piece, head, top, mass):
-        """Maximum and sum of one head's piece to the scratch."""
-        each = int64(n_pieces) * n_head_kv * group
-        place = (int64(g) * n_pieces + piece) * group + head
-        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + place) * 4
-        st_global_f32(at, top)
-        st_global_f32(at + each * 4, mass)
 
     @kernel(launch_bounds=(dim, 2 if dim == 256 else 4), shared_memory_carveout=100)
     def pieces(q, ids, steps, slots, scratch, pools, first_slot, n_pools, first_row, cap, n_pieces, splits):
@@ -218,7 +97,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
         # The addresses wait in shared memory: the registers are needed for K and V.
         for i in range(POOL_FIELDS):
             if thread == i:
-                st_shared_i64(int32(shared + fields + i * 8), _field(pools, which, i))
+                st_shared_i64(int32(shared + fields + i * 8), field(pools, which, i))
         piece = int32(cuda.blockIdx.x)
         if piece < n_reached:
             load_queries(global_base(q) + (int64(row) * n_head_kv + g) * (group * head_bytes), shared, lane, part)
