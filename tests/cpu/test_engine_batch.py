@@ -2,17 +2,22 @@
 
 from functools import cache
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from engine_models import POISON, Scripted, engine_model, poisoned_model, prompt
+from exact_models import small_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qsa.engine import Drafting, Engine, Sampling
 from qsa.engine.batch import Turns, share_rows
 from qsa.engine.runner import Runner
+from qsa.kernels import cpu
+from qsa.kernels.switches import override
 from qsa.reference.exact import qsa
+from qsa.reference.exact.model import ExactModel
 
 HOT = Sampling(temperature=1.5, top_k=20)
 PENALISED = Sampling(temperature=1.1, repeat=1.5, last_n=10)
@@ -141,6 +146,32 @@ def test_a_new_request_goes_to_the_emptiest_group():
     while (slot := turns.free_slot(taken)) is not None:
         taken.append(slot)
     assert taken == [0, 2, 4, 1, 3, 5]
+
+
+def test_a_switch_is_followed_from_the_next_step_on():
+    """Set and unset while texts run: windows attend to their slots' pools at once or slot by slot, and no byte
+    changes."""
+    pools = []
+
+    def attend(q, kv, *rest):
+        pools.append(len(kv) if isinstance(kv, list) else 1)
+        return cpu.attend(q, kv, *rest)
+
+    names = "append_index", "append_kv", "block_scores", "select", "layers"
+    backend = SimpleNamespace(attend=attend, **{name: getattr(cpu, name) for name in names})
+    model = ExactModel.from_model(small_model(draft=True), backend=backend)
+    watched = Watched(Engine(model, 2, 80, drafter=scripted()))
+    requests = [watched.submit(job) for job in (0, 2)]
+    while any(one.status != "decoding" for one in requests):
+        watched.step()
+    seen = []
+    for together in (False, True, False, True):
+        pools.clear()
+        with override(batch_qsa_attn=together):
+            watched.step()
+        seen.append(set(pools))
+    watched.run()
+    assert seen == [{1}, {2}, {1}, {2}]
 
 
 def test_a_long_prompt_does_not_stop_the_texts_beside_it():

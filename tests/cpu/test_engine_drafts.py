@@ -151,6 +151,19 @@ def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, model):
         assert again.tokens == drafter.propose([Asked(request, slot, 7)])[0].tokens != []
 
 
+def test_a_slot_moves_to_a_model_with_a_smaller_window(monkeypatch, model):
+    """The last cells are all that has room there, and all that is looked at."""
+    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
+    request, slot, drafter = request_of(model, IDS, prompt(40, seed=5))
+    other = Slot(engine_model(draft_window=16), 99, page_size=3)
+    other.restore(slot.save())
+    slot.draft.window = 16
+    assert other.digest() == slot.digest()
+    asked = [Asked(request, one, 7) for one in (slot, other)]
+    assert drafter.propose(asked[:1])[0].tokens == drafter.propose(asked[1:])[0].tokens != []
+
+
 def test_capacity_is_no_part_of_a_slot(model):
     """Slots of any capacity have one digest, and a text that moves into a larger one goes on as if begun there."""
     slots = []
