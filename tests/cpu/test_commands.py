@@ -1,8 +1,6 @@
-"""``qsa generate`` and ``qsa score``: the engine's text and figures, and one line for everything that cannot be."""
+"""``qsa generate``: the engine's text and figures, and one line for everything that cannot be."""
 
 import io
-import json
-import math
 import os
 import pty
 import select
@@ -10,34 +8,22 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from command_models import PROMPT, make, run
 from exact_models import SMALL_CONFIG
 
-from qsa.engine import Drafting, Sampling, generate, score
+from qsa.engine import Drafting, Sampling, generate
 from qsa.engine.load import load_model
 from qsa.engine.runner import Runner
-from qsa.parity import cli, model_options
-from qsa.reference.exact.checkpoint import write_quantised
-from qsa.reference.random_model import random_tensors
+from qsa.parity import model_options
 
-CONFIG = replace(SMALL_CONFIG, vocab_size=256, eos_token_id=0)
-PROMPT = "Tōkyō: 3 + 4 = "
 IDS = np.frombuffer(PROMPT.encode(), np.uint8)
 HEAD = "lm_head.weight"
 
 PATIENCE = 300
 """Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
-
-
-def make(folder, config=CONFIG, change=None):
-    tensors = random_tensors(config, 5, draft=True)
-    if change:
-        change(tensors)
-    write_quantised(folder, config, tensors)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +54,6 @@ def undrafted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def model(folder):
     return load_model(folder)
-
-
-def run(capsys, *arguments):
-    """(exit code, stdout, stderr) of a command in this process, on the CPU."""
-    try:
-        code = cli.main([str(one) for one in arguments])
-    except SystemExit as stop:
-        code = stop.code
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def text(capsys, *arguments):
@@ -239,55 +215,6 @@ def test_what_a_model_does_not_have(capsys, undrafted, numbered):
     assert code == 2 and "--spec = 2: the model has no draft layer: only 1 is possible" in err
     code, _, err = run(capsys, "generate", "--model", numbered, "--prompt", "a")
     assert code == 2 and "a vocabulary of 97 and no tokenizer.json: give the prompt as ids (--ids)" in err
-
-
-SCORE = {
-    "no file": ((), "the following arguments are required: FILE"),
-    "missing": (("nowhere.txt",), "No such file or directory: 'nowhere.txt'"),
-    "one token": (("one.txt",), "one.txt: 1 tokens: at least 2 required"),
-    "window": (("text.txt", "--window", "9"), "window = 9: must be an integer, from 1 to 8"),
-    "chunk": (("text.txt", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
-    "capacity": (("text.txt", "--capacity", "9"), "need 39 cells: capacity = 9"),
-    "json": (("text.txt", "--json", "."), "--json = '.': must be a file that can be written"),
-    "model": (("text.txt", "--model", "nowhere"), "there is no such folder"),
-}
-
-
-@pytest.mark.parametrize(("arguments", "message"), SCORE.values(), ids=SCORE)
-def test_score_says_on_one_line_what_cannot_be(capsys, folder, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one.txt").write_text("a")
-    (tmp_path / "text.txt").write_text("a" * 40)
-    code, out, err = run(capsys, "score", "--model", folder, "--backend", "cpu", *arguments)
-    last = err.splitlines()[-1]
-    assert (code, out) == (2, "") and last.startswith("qsa score: error: ") and message in last
-
-
-def test_score_gives_the_engines_figures(capsys, folder, model, tmp_path):
-    data = (PROMPT * 4).encode()
-    (tmp_path / "text.txt").write_bytes(data)
-    ids = np.frombuffer(data, np.uint8)
-    want = score(model, ids)
-    asked = ("score", "--model", folder, "--backend", "cpu", tmp_path / "text.txt")
-    code, out, err = run(capsys, *asked, "--json", tmp_path / "deep" / "figures.json")
-    assert (code, err) == (0, "")
-    figures = json.loads((tmp_path / "deep" / "figures.json").read_text())
-    assert (figures["tokens"], figures["bytes"], figures["nll"]) == (len(ids) - 1, len(ids) - 1, want.nll.mean())
-    assert figures["bits_per_byte"] == pytest.approx(want.nll.mean() / math.log(2))
-    assert figures["perplexity"] == pytest.approx(math.exp(want.nll.mean()))
-    assert figures["top_1"] == (want.top == ids[1:]).mean()
-    assert figures["nll_standard_error"] == pytest.approx(want.nll.std(ddof=1) / math.sqrt(len(want.nll)))
-    assert (figures["backend"], figures["arithmetic"], figures["window"]) == ("cpu", "exact", 8)
-    assert f"mean NLL       {want.mean:.4f} nats" in out and f"bits per byte  {figures['bits_per_byte']:.4f}" in out
-    for more in (("--window", 1), ("--chunk", 50), ("--page-size", 64)):
-        code, out, _ = run(capsys, *asked, "--json", "-", *more)
-        assert code == 0 and json.loads(out)["nll"] == figures["nll"]
-
-
-def test_the_bytes_of_ids_are_not_known(capsys, numbered, tmp_path):
-    (tmp_path / "ids.txt").write_text("1 2 3 4 5 6")
-    code, out, _ = run(capsys, "score", "--model", numbered, "--ids", tmp_path / "ids.txt")
-    assert code == 0 and "tokens         5" in out and "bits per byte" not in out
 
 
 def command(*arguments):
