@@ -10,6 +10,7 @@ from qsa.engine import Drafting, Request, Sampling, sampling
 from qsa.engine.draft import Asked, LayerDrafter, Proposal
 from qsa.reference.exact.model import Output
 from qsa.reference.exact.sampler import distribution
+from qsa.reference.sampler import GREEDY
 
 VOCAB, TEXT, TRIALS = 4, 3, 2000
 MODEL = np.random.default_rng(5).normal(0, 1.2, (VOCAB, VOCAB)).astype(np.float32)
@@ -42,6 +43,16 @@ def dropped(proposal, floor):
     if share(tokens[-1], lists[-1]) < floor:
         return Proposal(tokens[:-1], lists[:-1])
     return proposal
+
+
+@pytest.mark.parametrize("floor, drafts", [(0.25, 3), (0.2500001, 1)])
+@pytest.mark.parametrize("options, acceptance", [(OPTIONS, "rejection"), (OPTIONS, "exact_match"), (GREEDY, "greedy")])
+def test_a_draft_as_probable_as_the_floor_is_followed_by_another(monkeypatch, options, acceptance, floor, drafts):
+    """Of four equal tokens each has exactly a quarter."""
+    monkeypatch.setitem(globals(), "OWN", np.zeros_like(OWN))
+    request = Request([0], 9, options, 1, acceptance, Drafting(4, min_p=floor))
+    slot = SimpleNamespace(draft=SimpleNamespace(tip=(OWN[0], np.zeros((1, 1), np.float32)), lost=False, n=0))
+    assert len(LayerDrafter(Layer()).propose([Asked(request, slot, 3)])[0].tokens) == drafts
 
 
 @pytest.mark.parametrize("floor, mistake", [(0.0, False), (0.35, False), (1.0, False), (0.35, True)])
