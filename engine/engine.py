@@ -24,8 +24,9 @@ class Engine:
     drafter    see ``draft``; by default the model's draft layer, where there is one
     runner     see ``runner`` and ``graphs``; makes the model's calls
 
-    Greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or runner. An engine belongs
-    to one thread. Raises ValueError naming an option outside what is allowed.
+    In the exact arithmetic greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or
+    runner; what rejection sampling draws depends on the drafts, its distribution does not. An engine belongs to one
+    thread. Raises ValueError naming an option outside what is allowed.
     """
 
     def __init__(

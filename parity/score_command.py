@@ -14,8 +14,9 @@ def add_parser(subparsers):
     parser = subparsers.add_parser("score", help="teacher-forced NLL of a text under a model")
     parser.add_argument("file", metavar="FILE", help="the text; - is standard input")
     model_options.add_model_options(parser)
-    parser.add_argument("--window", type=int, default=8, metavar="T", help="rows of a verify window (default: 8)")
-    parser.add_argument("--chunk", type=int, metavar="N", help="read as a prompt, N tokens at a time, without windows")
+    cut = parser.add_mutually_exclusive_group()
+    cut.add_argument("--window", type=int, default=8, metavar="T", help="rows of a verify window (default: 8)")
+    cut.add_argument("--chunk", type=int, metavar="N", help="read as a prompt, N tokens at a time, without windows")
     parser.add_argument("--json", metavar="FILE", help="write the figures as JSON; - is standard output")
     parser.set_defaults(run=run)
     return parser
@@ -49,7 +50,8 @@ def run(arguments):
         print("qsa score: interrupted: nothing was written", file=sys.stderr)
         return 130
     figures = _figures(scores, ids, vocabulary, time.perf_counter() - begin)
-    settings = {"backend": backend, "arithmetic": model.arithmetic, "window": arguments.window, **options}
+    cut = {"window": arguments.window} if arguments.chunk is None else {"chunk": arguments.chunk}
+    settings = {"backend": backend, "arithmetic": model.arithmetic, **cut, **options}
     if to_stdout:
         print(json.dumps(figures | settings, indent=2))
         return 0

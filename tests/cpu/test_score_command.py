@@ -23,6 +23,7 @@ SCORE = {
     "one token": (("one.txt",), "one.txt: 1 tokens: at least 2 required"),
     "window": (("text.txt", "--window", "9"), "window = 9: must be an integer, from 1 to 8"),
     "chunk": (("text.txt", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
+    "both": (("text.txt", "--chunk", "4", "--window", "2"), "argument --window: not allowed with argument --chunk"),
     "capacity": (("text.txt", "--capacity", "9"), "need 39 cells: capacity = 9"),
     "json": (("text.txt", "--json", "."), "--json = '.': must be a file that can be written"),
     "model": (("text.txt", "--model", "nowhere"), "there is no such folder"),
@@ -57,7 +58,10 @@ def test_score_gives_the_engines_figures(capsys, folder, tmp_path):
     assert f"mean NLL       {want.mean:.4f} nats" in out and f"bits per byte  {figures['bits_per_byte']:.4f}" in out
     for more in (("--window", 1), ("--chunk", 50), ("--page-size", 64)):
         code, out, _ = run(capsys, *asked, "--json", "-", *more)
-        assert code == 0 and json.loads(out)["nll"] == figures["nll"]
+        said = json.loads(out)
+        name, value = more[0].lstrip("-").replace("-", "_"), more[1]
+        assert code == 0 and said["nll"] == figures["nll"] and said[name] == value
+        assert ("window" in said) != ("chunk" in said)
 
 
 def test_the_bytes_of_ids_are_not_known(capsys, tmp_path):
