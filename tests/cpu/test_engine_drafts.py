@@ -210,12 +210,14 @@ def test_under_rejection_sampling_drafts_come_from_a_list(model):
     assert greedy.lists == [None] * 5 and greedy.tokens != proposal.tokens
 
 
-def test_drafts_heed_the_penalties(model):
-    """A draft that the penalties forbid would never be accepted."""
+@pytest.mark.parametrize("acceptance, temperature", [("greedy", 0), ("exact_match", 1.3), ("rejection", 1.3)])
+def test_drafts_heed_the_penalties(model, acceptance, temperature):
+    """A draft that the penalties forbid, for a token of the text or for an earlier draft, would never be accepted."""
     request, slot, drafter = request_of(model, IDS, [4])
     first = drafter.propose([Asked(request, slot, 1)])[0].tokens[0]
-    strict = Sampling(temperature=0, presence=1e9, last_n=-1)
-    request, slot, drafter = request_of(model, (*IDS, first), [4], sampling=strict)
+    strict = Sampling(temperature=temperature, presence=1e9, last_n=-1)
+    options = {"sampling": strict, "acceptance": acceptance}
+    request, slot, drafter = request_of(model, (*IDS, first), [4], **options)
     tokens = drafter.propose([Asked(request, slot, 7)])[0].tokens
     assert len(set(tokens)) == 7 and not set(tokens) & set(request.sequence)
 
