@@ -210,7 +210,7 @@ def test_under_rejection_sampling_drafts_come_from_a_list(model):
     assert greedy.lists == [None] * 5 and greedy.tokens != proposal.tokens
 
 
-@pytest.mark.parametrize("acceptance, temperature", [("greedy", 0), ("exact_match", 1.3), ("rejection", 1.3)])
+@pytest.mark.parametrize("acceptance, temperature", [("greedy", 0), ("exact_match", 1.3), ("rejection", 0.05)])
 def test_drafts_heed_the_penalties(model, acceptance, temperature):
     """A draft that the penalties forbid, for a token of the text or for an earlier draft, would never be accepted."""
     request, slot, drafter = request_of(model, IDS, [4])
