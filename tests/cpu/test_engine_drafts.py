@@ -109,6 +109,17 @@ def test_cells_are_the_same_however_a_text_came_about(model, chunk, windows):
     assert np.array_equal(slot.draft.tip[0], whole.draft.tip[0])
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+def test_an_engine_tells_the_layer_what_it_read_and_said(model, chunk):
+    """Cell i pairs the streams at i with token i + 1, in the prompt, at its end and in windows."""
+    engine = Engine(model, 1, 120, chunk=chunk)
+    request = engine.submit(list(IDS), 9, drafting=DRAFTED)
+    engine.run()
+    _, slot, _ = request_of(model, IDS, request.tokens)
+    assert engine.slots[0].digest() == slot.digest()
+    assert np.array_equal(engine.slots[0].draft.tip[0], slot.draft.tip[0])
+
+
 def drafts_of(model, capacity=200, **drafting):
     """(drafted tokens in order, digest with cells, text) of a long text."""
     engine = Engine(model, 1, capacity, chunk=33)
