@@ -26,6 +26,8 @@ HELD_OUT = "text", "code", "math"
 POSITIONS = 8192
 """Positions of a held-out text that are scored."""
 
+SELECTIONS = "trained", "random", "full"
+
 LENGTHS, DEPTHS, SETS = (4096, 16384), (10, 50, 90), 2
 """Needles: bytes of a haystack, depths in percent, haystacks of each length."""
 
@@ -38,7 +40,7 @@ def model(folder, operations, selection="trained"):
     config, tensors = read_quantised(folder)
     backend = importlib.import_module(operations)
     if selection == "full":
-        config = dataclasses.replace(config, indexer_budget=1 << 20)
+        config = dataclasses.replace(config, indexer_budget=LENGTHS[-1] + 256)
     if selection == "random":
         generator = np.random.Generator(np.random.PCG64(1))
 
@@ -103,10 +105,11 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("model", type=Path)
     p.add_argument("--operations", default="qsa.reference.exact")
+    p.add_argument("--selections", nargs="*", default=SELECTIONS, choices=SELECTIONS)
     options = p.parse_args()
     texts = {name: (options.model / f"heldout-{name}.txt").read_bytes() for name in HELD_OUT}
     rows = (texts["text"] + texts["code"]).splitlines(keepends=True)
-    for selection in ("trained", "random", "full"):
+    for selection in options.selections:
         of, figures = model(options.model, options.operations, selection), {"selection": selection}
         for name, data in texts.items():
             data = data[: POSITIONS + 1]
