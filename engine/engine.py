@@ -212,6 +212,9 @@ class Engine:
         part.commit(count)
         statistics, rows = request.statistics, len(part.logits)
         statistics.rounds += 1
+        if part.error is not None:
+            statistics.reruns += 1
+            request.window_error = part.error
         statistics.drafted += min(len(proposal.tokens), rows)
         # A stop token among the drafts ends the text before the rest of them.
         statistics.accepted += min(accepted, count)

@@ -68,7 +68,8 @@ class Request:
                 ``failed``
     error       the exception of a failed request; reason: ``stop`` or ``length`` of a finished one
     slot        number of its slot, None while waiting; after the end its state stays there until another takes it
-    statistics  :class:`Statistics`
+    statistics  :class:`Statistics`; draft_error, window_error: the last error that it counts as a failure of the
+                drafter, or as a rerun
     """
 
     ids: list
@@ -85,6 +86,7 @@ class Request:
     slot: int | None = None
     statistics: Statistics = field(default_factory=Statistics)
     draft_error: Exception | None = None
+    window_error: Exception | None = None
     sequence: list = field(default_factory=list, repr=False)
     read: int = 0
 

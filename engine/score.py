@@ -53,20 +53,18 @@ def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_
 
 
 def _rows(runner, slot, ids, rows, verify):
-    start, last = 0, len(ids) - 1
-    while start < last:
-        mine = ids[start : min(start + rows, last)]
+    for start in range(0, len(ids) - 1, rows):
+        mine = ids[start : min(start + rows, len(ids) - 1)]
         if verify:
             part = run_window(runner, [mine], [slot])[0]
-            if isinstance(part, Exception):
-                raise part
-            # One row where the others made the window fail: the row at fault then says itself what is wrong.
-            count, logits = len(part.logits), part.logits
-            part.commit(count)
+            # One that ran again, without the rows behind its first, is no window.
+            error = part if isinstance(part, Exception) else part.error
+            if error is not None:
+                raise error
+            part.commit(len(mine))
+            yield start, part.logits
         else:
-            count, logits = len(mine), runner.logits(runner.run([mine], [slot]).x)
-        yield start, logits
-        start += count
+            yield start, runner.logits(runner.run([mine], [slot]).x)
 
 
 def score(model, ids, window=MAX_ROWS, chunk=None, capacity=None, each=None, **options):

@@ -15,6 +15,7 @@ class Statistics:
     drafted, accepted                drafts verified, and those of them that stand in the text
     rollbacks                        windows of which only a part was kept
     draft_failures                   errors of the drafter; they cost acceptance, nothing else
+    reruns                           windows that failed, in whichever slot, and ran again alone or without drafts
     """
 
     prompt_tokens: int = 0
@@ -26,6 +27,7 @@ class Statistics:
     accepted: int = 0
     rollbacks: int = 0
     draft_failures: int = 0
+    reruns: int = 0
 
     @property
     def rejected(self):

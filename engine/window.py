@@ -11,6 +11,7 @@ class Part:
 
     logits   [rows, vocab] float32 on the host; streams [rows, hc_count, hidden], the backend's
     rows     slice of the window's rows
+    error    None, or what the window raised before its slots ran again one by one, or this one without its drafts
     """
 
     runner: object
@@ -20,6 +21,7 @@ class Part:
     rows: slice
     journal: list
     snapshot: object
+    error: Exception | None = None
 
     def commit(self, keep):
         """Keep the first ``keep`` rows (1 or more) and take the others back.
@@ -51,12 +53,16 @@ def run_window(runner, ids, slots):
         output = runner.run([np.asarray(one, np.int64) for one in ids], slots, journal)
         logits = runner.logits(output.x)
     except Exception as error:
+        if not reversible:
+            return [error]
         for slot, snapshot in zip(slots, snapshots, strict=True):
-            if reversible:
-                runner.restore(slot, snapshot)
-        if len(slots) > 1:
-            return [run_window(runner, [one], [slot])[0] for one, slot in zip(ids, slots, strict=True)]
-        return run_window(runner, [ids[0][:1]], slots) if len(ids[0]) > 1 else [error]
+            runner.restore(slot, snapshot)
+        again = zip(ids, slots, strict=True) if len(slots) > 1 else [(ids[0][:1], slots[0])]
+        parts = [run_window(runner, [one], [slot])[0] for one, slot in again]
+        for part in parts:
+            if isinstance(part, Part):
+                part.error = part.error or error
+        return parts
     ends = np.cumsum([len(one) for one in ids]).tolist()
     parts = []
     for one, slot, end, snapshot in zip(ids, slots, ends, snapshots, strict=True):

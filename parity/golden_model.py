@@ -73,12 +73,22 @@ def _engine(name, arithmetic, slots):
     return Engine(_model(name, arithmetic), slots=slots, capacity=CAPACITY)
 
 
+def check_windows(request):
+    """Raises what ended ``request``, or what made a window of it run again: row by row the text is right, but then
+    there was no window."""
+    for error in (request.error, request.window_error):
+        if error is not None:
+            raise error
+
+
 def texts(backend, wanted, spec=1, tokens=None, **options):
     """(texts, requests): for every one of ``wanted`` (arguments of ``reference.exact.generate.generate`` behind the
     model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
 
     spec     rows of a verify window; above 1 the draft layer fills it
     tokens   None, or tokens at most; options: of ``Drafting``
+
+    Raises what any window raised.
     """
     counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
     running = _engine(backend.name, backend.arithmetic, len(wanted))
@@ -90,8 +100,7 @@ def texts(backend, wanted, spec=1, tokens=None, **options):
     running.run()
     found = []
     for request in requests:
-        if request.error is not None:
-            raise request.error
+        check_windows(request)
         # The last token is a row like any other: what it says of the next one hangs on all that the slot holds.
         output = running.runner.run([np.array(request.tokens[-1:])], [running.slots[request.slot]])
         found.append(Text(np.array(request.tokens, np.int32), running.runner.logits(output.x)[0]))

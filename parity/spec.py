@@ -106,8 +106,7 @@ def _drafter(backend, recipe, given, alone):
     engine = Engine(model, capacity=prompt + count, drafter=drafter)
     request = engine.submit(given["ids"], count, given["options"], given["seed"], drafting=Drafting(spec=8))
     engine.run()
-    if request.error is not None:
-        raise request.error
+    golden_model.check_windows(request)
     output = engine.runner.run([np.array(request.tokens[-1:])], [engine.slots[request.slot]])
     logits = engine.runner.logits(output.x)[0]
     found = alone._replace(tokens=np.array(request.tokens, np.int32), logits=logits)

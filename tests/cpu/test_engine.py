@@ -118,6 +118,19 @@ def test_rejection_sampling_keeps_to_the_accepted_text(model):
     assert slot.digest(draft=False) == digest
 
 
+@pytest.mark.parametrize("acceptance, temperature", [("greedy", 0), ("exact_match", 1.3), ("rejection", 1.3)])
+def test_every_row_of_a_window_has_its_history(model, acceptance, temperature):
+    """Known fault A17: with a penalty that forbids what has been said no token comes twice, drafts or none."""
+    once = Sampling(temperature=temperature, presence=1e9, last_n=-1)
+    ids, options = prompt(20, seed=4), {"sampling": once, "seed": 2, "max_tokens": 60}
+    truth, *_ = finished(Engine(model, 1, 90), ids, **options)
+    drafter = None if acceptance == "rejection" else Scripted({tuple(ids): truth.tokens}, wrong=range(2, 60, 5))
+    engine = Engine(model, 1, 90, drafter=drafter)
+    request, *_ = finished(engine, ids, drafting=Drafting(8), acceptance=acceptance, **options)
+    assert len(set(request.tokens)) == 60 and not set(request.tokens) & set(ids)
+    assert request.statistics.accepted > 0 and request.statistics.rollbacks > 0
+
+
 def test_stop_tokens_end_a_text_wherever_they_stand_in_a_window(model, single):
     """The stop token is emitted; drafts accepted behind it are not, and leave no trace."""
     tokens, _ = single[None]

@@ -274,6 +274,12 @@ def test_a_request_that_fails_frees_its_slot_and_harms_nobody(kind, where):
         victim.sequence[-1] = victim.tokens[-1] = POISON
     watched.run()
     assert watched.finished == 5
+    if kind == "K/V without a scale" and where != "prompt":
+        # Those beside it heard of it.
+        told = [one for one in watched.jobs if one.statistics.reruns]
+        assert told and all("finite" in str(one.window_error) for one in told)
+    else:
+        assert not any(one.statistics.reruns for one in watched.jobs)
     if where == "draft":
         # The row of a draft that is not taken may be anything.
         plain = Engine(engine_model(), 1, 80)

@@ -139,6 +139,31 @@ def test_the_engines_text_is_the_loops():
             assert np.array_equal(one.tokens, found.tokens) and np.array_equal(one.logits, found.logits)
 
 
+@pytest.mark.parametrize("error, status", [(ValueError, "failed"), (UnsupportedError, "unsupported")])
+@pytest.mark.parametrize(
+    "case, words",
+    [
+        (SHORT.format("math-greedy", 4, "none"), "no windows"),
+        (SHORT.format("math-greedy", 1, "none"), None),
+        ("spec:op=drafter,computation=math-greedy,drafter=right,tokens=16", "no windows"),
+        ("nll:op=score,set=math,against=split,positions=64", "no windows"),
+    ],
+)
+def test_a_backend_without_windows_does_not_pass_row_by_row(backend, case, words, error, status):
+    """The engine goes on without the drafts when a window fails, and the text is right."""
+
+    def attend(q, kv, ids, steps, slots=None, out=None):
+        if 1 < len(q) <= 8:
+            raise error("no windows")
+        return cpu.attend(q, kv, ids, steps, slots, out)
+
+    result = run(case, backend(attend=attend, append_kv=None, append_index=None, block_scores=None, select=None))
+    if words is None:
+        assert result.status == "passed", said(result)
+    else:
+        assert result.status == status and words in said(result), said(result)
+
+
 def test_a_text_that_ends_early_is_no_beginning_of_the_right_one():
     given = text.make_inputs({"computation": "math-greedy"})
     (found,), _ = golden_model.texts(Backend("cpu"), [given], tokens=8)
