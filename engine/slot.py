@@ -103,7 +103,7 @@ class Slot:
     def save(self):
         """The state as bytes (a safetensors file) for :meth:`restore`, in a slot of any page size and capacity."""
         arrays = self._arrays() | self._draft_arrays()
-        if "draft.span" in arrays and self.draft.tip is not None:
+        if "draft.span" in arrays:
             logits, streams = self.draft.tip
             arrays |= {"draft.tip_logits": logits, "draft.tip_streams": self.host(streams)}
         arrays["made_by"] = np.frombuffer(self._maker().encode(), np.uint8)
@@ -154,7 +154,7 @@ class Slot:
         first, end, window = arrays.get("draft.span", np.zeros(3, np.int64)).tolist()
         cells.reset(window or None)
         # A slot that was not drafting saved no cells: then nothing is drafted here either.
-        cells.lost = end != n or first > max(0, n - cells.window) or "draft.tip_logits" not in arrays
+        cells.lost = end != n
         if cells.lost or not n:
             return
         cells.make_room(end)

@@ -147,6 +147,8 @@ def _figures(request, where, outcome):
         lines.append(("drafts", f"{one.drafted}, {share}"))
     if one.draft_failures:
         lines.append(("drafts", f"failed {one.draft_failures} times: {request.draft_error}"))
+    if one.reruns:
+        lines.append(("windows", f"failed {one.reruns} times and ran again: {request.window_error}"))
     lines.append(("end", outcome))
     with suppress(BrokenPipeError):
         print("\n".join(f"{name:8}{text}" for name, text in lines), file=sys.stderr)

@@ -150,6 +150,21 @@ def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
     assert err == "qsa generate: error: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
 
 
+def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
+    plain = Runner.run
+
+    def rows_alone(runner, ids, slots, journal=None):
+        if journal is not None and len(ids[0]) > 1:
+            raise ValueError("no windows today")
+        return plain(runner, ids, slots, journal)
+
+    asked = ("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 5)
+    want = run(capsys, *asked)[1]
+    monkeypatch.setattr(Runner, "run", rows_alone)
+    code, out, err = run(capsys, *asked)
+    assert (code, out) == (0, want) and "windows failed 3 times and ran again: no windows today" in err
+
+
 def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
     monkeypatch.setattr(model_options, "GOLDEN_MODEL", folder)
     asked = ("--prompt", PROMPT, "--max-tokens", 3)

@@ -209,6 +209,12 @@ def test_a_slot_that_did_not_draft_is_restored_without_drafts(model):
     assert not other.draft.lost
 
 
+def test_a_slot_that_has_not_begun_drafts_once_it_is_restored(model):
+    other = Slot(model, 90)
+    other.restore(Slot(model, 50).save())
+    assert other.n == 0 and not other.draft.lost and other.digest() == Slot(model, 90).digest()
+
+
 def test_under_rejection_sampling_drafts_come_from_a_list(model):
     request, slot, drafter = request_of(model, IDS, [4, 7], sampling=HOT, acceptance="rejection", seed=9)
     proposal = drafter.propose([Asked(request, slot, 5)])[0]
