@@ -99,8 +99,12 @@ def test_every_case_of_the_list_can_be_pasted_back(capsys):
         texts = out.splitlines()
         assert len(texts) == len(set(texts)) > 200
         for text in texts:
-            assert suite.parse(text).text == text and re.search(r",seed=\d+$", text)
-        assert {suite.parse(text).module for text in texts} == set(suite.MODULES)
+            # What is read from the golden model's files has no seed.
+            drawn = suite.parse(text).module not in ("seven", "spec", "nll", "needle")
+            assert suite.parse(text).text == text and bool(re.search(r",seed=\d+$", text)) == drawn
+        # In the float arithmetic texts may part, so windows of different sizes are not held together.
+        modules = set(suite.MODULES) - ({"spec"} if arithmetic == "float" else set())
+        assert {suite.parse(text).module for text in texts} == modules
 
 
 def test_a_pasted_case_gives_the_recipe_that_the_module_made():
