@@ -1,16 +1,31 @@
-"""The exact attention's kernel for int8 on sm_90, for which it is tuned: all registers used, nothing on the stack."""
+"""The exact attention's kernels for int8 and few cells, where one row's time counts: nothing spills where it is tuned."""
 
 import pytest
 
+pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
+from qsa.kernels.cuda import ptxcheck, registry
+from qsa.kernels.cuda.compiler import NAME, compile_ptx
 
-def test_int8_on_sm_90_neither_spills_nor_uses_the_stack():
-    pytest.importorskip("numba_cuda", reason="numba-cuda is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import ptxcheck, registry
-    from qsa.kernels.cuda.compiler import compile_ptx
+if NAME != "numba-cuda" or ptxcheck.find_ptxas() is None:
+    pytest.skip("numba-cuda or ptxas is missing (extra cuda12 or cuda13)", allow_module_level=True)
 
-    if ptxcheck.find_ptxas() is None:
-        pytest.skip("ptxas is missing (extra cuda12 or cuda13)")
-    (row,) = [row for row in registry.registered() if row.name == "attend_exact_int8"]
-    report = ptxcheck.assemble(compile_ptx(row.kernel, row.signature, (9, 0)), (9, 0))
-    assert (report["stack"], report["spills"]) == (0, 0)
-    assert report["registers"] <= 168
+ROWS = {row.name: row for row in registry.registered()}
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"),
+    [("attend_exact_int8_few", ((8, 0), (8, 6), (8, 9), (9, 0))), ("attend_exact_int8_cluster", ((9, 0), (10, 0)))],
+)
+def test_int8_of_few_cells_neither_spills_nor_uses_the_stack(name, targets):
+    row = ROWS[name]
+    assert not set(targets) & set(row.spilled)
+    for target in targets:
+        report = ptxcheck.assemble(compile_ptx(row.kernel, row.signature, target), target)
+        assert (report["stack"], report["spills"]) == (0, 0), target
+        assert report["registers"] <= 168
+
+
+def test_the_table_of_spills_names_registered_kernels():
+    """And only targets for which they are compiled."""
+    for name, spilled in registry.SPILLED.items():
+        assert all(target in ptxcheck.TARGETS and target >= ROWS[name].minimum for target in spilled), name

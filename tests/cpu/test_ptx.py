@@ -24,15 +24,17 @@ def folder(request):
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_kernel(row, folder):
-    """Compiles for every target; an exact kernel holds no inexact float instruction, a hot one no stack and no
-    spill."""
+    """Compiles for every target; an exact kernel holds no inexact float instruction, a hot one no stack and no spill
+    but what the table names."""
     for target, report in ptxcheck.reports(row, folder).items():
         name = f"{row.name} for sm_{target[0]}{target[1]}"
         assert not report.missing, f"{name}: lacks {report.missing}"
         if row.exact:
             assert not report.inexact, f"{name}: {report.inexact}"
         if row.hot:
-            assert (report.stack, report.spills) == (0, 0), f"{name}: stack {report.stack}, spills {report.spills}"
+            stack, spills = row.spilled.get(target, (0, 0))
+            assert report.stack <= stack, f"{name}: stack {report.stack}, {stack} known"
+            assert report.spills <= spills, f"{name}: spills {report.spills}, {spills} known"
         # A block of the kernel's own size must fit the 65,536 registers of a multiprocessor.
         bounds = row.kernel.targetoptions.get("launch_bounds")
         if bounds:
