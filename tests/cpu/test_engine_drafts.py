@@ -1,5 +1,6 @@
 """The draft layer: its cells, its chain, its window, and that nothing it does reaches the text."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -149,11 +150,26 @@ def test_a_ring_of_pages_is_as_good_as_all_of_them(monkeypatch, page_size):
     assert drafts_of(model) == whole
 
 
-def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, model):
-    model = engine_model(draft_window=16)
+class Apart:
+    """The CPU's operations behind a device's manners: what lies there shares no memory with the host's."""
+
+    def __init__(self):
+        self.to_device = self.to_host = copy.deepcopy
+
+    def __getattr__(self, name):
+        if name not in cpu.__all__:
+            raise AttributeError(name)
+        return getattr(cpu, name)
+
+
+@pytest.mark.parametrize("backend", [cpu, Apart()], ids=["host", "device"])
+@pytest.mark.parametrize("extra", range(4))
+def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, backend, extra):
+    """Wherever in a page the text stands: the next draft may need a page, or none."""
+    model = engine_model(backend, draft_window=16)
     monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
     monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
-    request, slot, drafter = request_of(model, IDS, prompt(40, seed=5))
+    request, slot, drafter = request_of(model, IDS, prompt(37 + extra, seed=5))
     other = Slot(model, 99, page_size=3)
     other.restore(slot.save())
     for one in (slot.fork(), other):

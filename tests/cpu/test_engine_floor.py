@@ -45,8 +45,11 @@ def dropped(proposal, floor):
     return proposal
 
 
+KINDS = [(OPTIONS, "rejection"), (OPTIONS, "exact_match"), (GREEDY, "greedy"), (GREEDY, "rejection")]
+
+
 @pytest.mark.parametrize("floor, drafts", [(0.25, 3), (0.2500001, 1)])
-@pytest.mark.parametrize("options, acceptance", [(OPTIONS, "rejection"), (OPTIONS, "exact_match"), (GREEDY, "greedy")])
+@pytest.mark.parametrize("options, acceptance", KINDS)
 def test_a_draft_as_probable_as_the_floor_is_followed_by_another(monkeypatch, options, acceptance, floor, drafts):
     """Of four equal tokens each has exactly a quarter."""
     monkeypatch.setitem(globals(), "OWN", np.zeros_like(OWN))
