@@ -3,10 +3,10 @@
     python bench/cuda_attend.py [--json PATH] [--rows 1 4 16 64 256] [--formats int8] [--schedules batch split]
 
 24 query heads on 2 KV heads of 256 dims, 2,051 selected cells of 65,535 a row (512 blocks of 4 and a tail), shuffled
-pages of 4 cells, up to 4 slots. Every figure is the median over replays of a captured graph that holds one launch many
-times, divided by their number, in microseconds: hot, launches included; ``share`` is the read limit's part of it.
-``read`` is a kernel that only loads the selected codes and scales, in the same run. The first and the last row's bytes
-are compared with ``reference.exact`` before anything is timed; a difference is named at the end, with exit code 1.
+pages of 4 cells, up to 4 slots. Times are :func:`qsa.parity.timing.hot`'s, in microseconds: hot, launches included;
+``share`` is the part of them that the limit takes, :func:`qsa.parity.limits.gather` of the same cells in the same run.
+The first and the last row's bytes are compared with ``reference.exact`` before anything is timed; a difference is named
+at the end, with exit code 1.
 """
 
 import argparse
@@ -18,63 +18,15 @@ import numpy as np
 
 from qsa.kernels.cuda import compiler
 from qsa.kernels.cuda.attend import attend, plan
-from qsa.kernels.cuda.compiler import address, cuda, int32, int64, kernel, launch, properties
+from qsa.kernels.cuda.compiler import properties
 from qsa.kernels.cuda.device import to_device
-from qsa.kernels.cuda.ptx import global_base, ld_global_i32_nc, ld_global_v4_i32_nc, st_global_i32
+from qsa.parity import limits
+from qsa.parity.timing import hot
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
 from qsa.reference.kv import PagedKV
 
 CELLS, WIDTH, SLOTS = 65535, 2051, 4
-LAUNCHES, REPLAYS = 10, 32
-
-
-@kernel()
-def read_only(ids, table, codes, scales, row_bytes, scale_bytes, out):
-    """Loads the selected rows of one side of a pool of 4-cell pages and 2 KV heads, 16 bytes a lane."""
-    lane, warp = int32(cuda.threadIdx.x & 31), int32(cuda.threadIdx.x >> 5)
-    lanes = int32(row_bytes >> 4)
-    each = int32(32 // lanes)
-    row, head = int32(cuda.blockIdx.y >> 1), int32(cuda.blockIdx.y & 1)
-    found = int32(0)
-    selection = global_base(ids) + int64(row) * int64(ids.shape[1]) * 4
-    stride = int32(cuda.gridDim.x * 8 * each * 4)
-    start = int32((cuda.blockIdx.x * 8 + warp) * each * 4)
-    while start < ids.shape[1]:
-        for i in range(4):
-            at = int32(start + i * each + lane // lanes)
-            if at < ids.shape[1]:
-                cell = ld_global_i32_nc(selection + int64(at) * 4)
-                page = ld_global_i32_nc(global_base(table) + int64(cell >> 2) * 4)
-                place = int64((page * 2 + head) * 4 + (cell & 3))
-                a, b, c, d = ld_global_v4_i32_nc(codes + place * row_bytes + (lane & (lanes - 1)) * 16)
-                found = int32(found | (a & b & c & d))
-                if (lane & (lanes - 1)) < (scale_bytes >> 2):
-                    found = int32(found | ld_global_i32_nc(scales + place * scale_bytes + (lane & (lanes - 1)) * 4))
-        start = int32(start + stride)
-    if found == 0x7FABCDEF:
-        st_global_i32(global_base(out), found)
-
-
-def median_time(call):
-    """Median and spread (p10, p90) in microseconds of ``call``, which launches on the current stream."""
-    stream = cupy.cuda.get_current_stream()
-    call()
-    stream.begin_capture()
-    for _ in range(LAUNCHES):
-        call()
-    graph = stream.end_capture()
-    for _ in range(3):
-        graph.launch(stream=stream)
-    times = []
-    for _ in range(REPLAYS):
-        start, end = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record(stream)
-        graph.launch(stream=stream)
-        end.record(stream)
-        end.synchronize()
-        times.append(cupy.cuda.get_elapsed_time(start, end) * 1e3 / LAUNCHES)
-    return [float(x) for x in np.percentile(times, (50, 10, 90))]
 
 
 def random_slot(rng, fmt):
@@ -95,20 +47,6 @@ def selections(rng, rows):
     return np.concatenate([cells, np.tile(np.arange(CELLS - 3, CELLS), (rows, 1))], axis=1).astype(np.int32)
 
 
-def read_time(there, ids):
-    """Microseconds of :func:`read_only` over K and V of one slot, for the rows of ``ids``."""
-    out = cupy.zeros(1, "int32")
-    rows = len(ids)
-    grid = (max(1, min(64, 8 * properties().multiprocessors // (2 * rows))), 2 * rows)
-
-    def call():
-        for side in (there.k, there.v):
-            sizes = side.codes.shape[-1], side.scale.shape[-1] * 2
-            launch(read_only, grid, 256, (ids, there.table, address(side.codes), address(side.scale), *sizes, out))
-
-    return median_time(call)[0]
-
-
 def run(fmt, rows_list, schedules, rng, figures, bad):
     """Check and time one format."""
     kvs = [random_slot(rng, fmt)] * SLOTS
@@ -124,8 +62,9 @@ def run(fmt, rows_list, schedules, rng, figures, bad):
         out = cupy.zeros_like(inputs[0])
         picked = sorted({0, rows - 1})
         wanted = exact.attend(q[picked], kvs[0], ids[picked], steps[picked])
-        read = read_time(there[0], inputs[1])
-        figures[f"{fmt} rows {rows} read"] = read
+        cell = limits.cell_bytes(there[0])
+        limit = limits.gather(ids, np.arange(rows) % slots, slots, CELLS, REAL.n_head_kv, cell)
+        read = figures[f"{fmt} rows {rows} read"] = hot(limit).median
         print(f"{fmt:5} {rows:4} rows  read {read:8.2f}", flush=True)
         for schedule in schedules:
             if schedule == "split" and fmt != "int8":
@@ -140,7 +79,8 @@ def run(fmt, rows_list, schedules, rng, figures, bad):
             name = f"{fmt} rows {rows} {schedule}"
             if not np.array_equal(out.get()[picked].view(np.uint32), wanted.view(np.uint32)):
                 bad.append(name)
-            time, low, high = median_time(call)
+            timing = hot(call)
+            time, low, high = timing.median, timing.p10, timing.p90
             figures[name] = time
             splits = plan(there[:1], rows, WIDTH, schedule)
             print(

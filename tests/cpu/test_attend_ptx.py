@@ -1,4 +1,4 @@
-"""The exact attention's kernels for int8 and few cells, where one row's time counts: nothing spills where it is tuned."""
+"""The exact attention of int8 and few cells, where the time of one row counts: nothing spills where it is tuned."""
 
 import pytest
 
