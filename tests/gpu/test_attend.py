@@ -98,21 +98,59 @@ def test_repeats(backend, schedule):
     assert int(different) == 0
 
 
-@pytest.mark.parametrize("schedule", ["batch", "split"])
-def test_a_graph_follows_what_changes(backend, schedule):
+def test_repeats_of_one_row(backend):
+    """250 launches of one row, on sm_90 a cluster, behind widths that leave blocks without a cell."""
+    import cupy
+
+    q, kv, ids, steps, _ = full(41, 1)
+    different = cupy.zeros((), "int64")
+    for width in (2051, 700, 3, 0):
+        steps[:, 3] = width
+        wanted = cupy.asarray(bits(check(backend, q, kv, ids, steps)))
+        there = [backend.to_device(x) for x in (q, kv, ids, steps)]
+        out = cupy.full_like(there[0], np.nan)
+        for _ in range(REPEATS):
+            out.fill(np.nan)
+            backend.device_attend(*there, None, out, arithmetic="exact")
+            different += (out.view("uint32") != wanted).any()
+    assert int(different) == 0
+
+
+def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
+    """Of 11 blocks on sm_90, if the device holds them; none elsewhere, in other formats, of more rows."""
+    import importlib
+
+    from qsa.kernels.cuda.compiler import properties
+
+    module = importlib.import_module("qsa.kernels.cuda.attend")
+    sizes, launch = [], module.launch
+
+    def recording(*args, cluster=1, **options):
+        sizes.append(cluster)
+        launch(*args, cluster=cluster, **options)
+
+    monkeypatch.setattr(module, "launch", recording)
+    check(backend, *full(42, 1)[:4])
+    check(backend, *full(42, 2)[:4])
+    check(backend, *full(42, 1, "k8v4")[:4])
+    assert sizes == [module.CLUSTER if properties().compute_capability == module.CLUSTERED else 1, 1, 1]
+
+
+@pytest.mark.parametrize(("schedule", "rows"), [("batch", 1), ("batch", 2), ("split", 2)])
+def test_a_graph_follows_what_changes(backend, schedule, rows):
     """Captured at widths 5 and 2,051, replayed with other queries, ids, widths and page tables: nothing baked in."""
     from qsa.kernels.cuda.device import Graph
 
     rng = np.random.default_rng(37)
-    q, kv, ids, steps, _ = full(37, 2)
+    q, kv, ids, steps, _ = full(37, rows)
     steps[0, 3] = 5
     there = [backend.to_device(x) for x in (q, kv, ids, steps)]
     out = backend.to_device(np.full(q.shape, np.nan, np.float32))
     graph = Graph(lambda: backend.device_attend(*there, None, out, schedule=schedule, arithmetic="exact"))
     for widths in ([2051, 5], [0, 64], [700, 2051]):
         q = rng.standard_normal(q.shape).astype(np.float32)
-        ids = np.stack([np.sort(rng.permutation(16384)[:2051]) for _ in range(2)]).astype(np.int32)
-        steps[:, 3] = widths
+        ids = np.stack([np.sort(rng.permutation(16384)[:2051]) for _ in range(rows)]).astype(np.int32)
+        steps[:, 3] = widths[:rows]
         kv.table = rng.permutation(kv.table).astype(np.int32)
         for buffer, now in zip((there[0], there[1].table, there[2], there[3]), (q, kv.table, ids, steps), strict=True):
             buffer.set(now)
