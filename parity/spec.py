@@ -14,7 +14,7 @@ from .compare import equal, verdict
 COMPUTATIONS = ("math-sampled", "code-greedy")
 ROWS = (1, 2, 4, 8)
 DRAFTERS = ("right", "wrong", "mixed")
-TOKENS = 192
+TOKENS = 128
 FLOORS = (0, 50, 95)
 """Draft floors (``--spec-min-p``) in percent."""
 

@@ -17,10 +17,6 @@ class State:
     memory: np.ndarray
     past: np.ndarray
 
-    def copy(self):
-        """A state of its own."""
-        return State(self.memory.copy(), self.past.copy())
-
 
 class Inputs(NamedTuple):
     """What the two recurrences of one call read, rows of all its sequences: enough for :func:`replay`.

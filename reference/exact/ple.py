@@ -16,10 +16,6 @@ class State:
     tokens: np.ndarray
     past: np.ndarray
 
-    def copy(self):
-        """A state of its own."""
-        return State(self.tokens.copy(), self.past.copy())
-
     def remember(self, ids):
         """Advance ``tokens`` by ``ids`` [n] int64."""
         self.tokens[:] = np.concatenate([self.tokens, ids])[len(ids) :]
