@@ -62,6 +62,8 @@ def check(arguments):
     store, failed = Store(arguments.folder), 0
     started = time.perf_counter()
     chosen = _chosen(arguments.names, {*store.names(), *grid()})
+    for name in sorted({*chosen} & {*store.names()}):
+        store.load(name)  # a damaged record is a bad file, before anything is computed
     for name, lines, _ in checking.check(arguments.folder, chosen):
         failed += bool(lines)
         print(f"{'differs' if lines else 'equal':8}{name}")

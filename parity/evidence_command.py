@@ -115,6 +115,9 @@ def show(arguments):
             + ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
         )
         console.print(_steps(record))
+        missing = evidence_run.not_recorded(record)
+        if missing:
+            console.print(f"not recorded: {', '.join(missing)}", soft_wrap=True)
         if evidence.rows(record):
             console.print(_timings(record))
         for line in switch_table.lines(switch_table.from_json(evidence.switches(record))):

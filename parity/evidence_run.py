@@ -187,6 +187,17 @@ def chosen(names):
     return plan
 
 
+def not_recorded(record):
+    """``SECTION/STEP`` of every step of a whole run that ``record`` does not hold: it says nothing of them."""
+    held = {f"{name}/{step['name']}" for name, found in record["sections"].items() for step in found["steps"]}
+    return [
+        name
+        for section, steps in SECTIONS.items()
+        for step in steps()
+        if (name := f"{section}/{step.name}") not in held
+    ]
+
+
 def run_step(step, driver, seconds=None):
     """Run one step for at most ``seconds`` (its own limit unless given); returns it as the record holds it."""
 

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from qsa.golden import checking, evidence, sources
 from qsa.golden.families import grid
-from qsa.golden.store import RECORDS, Store
+from qsa.golden.store import Store
 
 from . import evidence_run, process, regression, suite
 from .backend import Backend
@@ -54,7 +54,8 @@ def verdict(check, name, status, reason="", seconds=0.0):
 
 
 def _goldens():
-    for name, lines, spent in checking.check(RECORDS, sorted({*Store().names(), *grid()})):
+    store = Store()
+    for name, lines, spent in checking.check(store.folder, sorted({*store.names(), *grid()})):
         yield verdict("goldens", name, "failed" if lines else "passed", "\n".join(lines), spent)
 
 
@@ -130,6 +131,10 @@ def _evidence():
     fingerprint = sources.fingerprint()
     for record in found.values():
         yield judge_evidence(record, fingerprint)
+        missing = evidence_run.not_recorded(record)
+        if missing:
+            lines = ["not recorded: it says nothing of", *missing]
+            yield verdict("evidence", f"{record['name']}, the rest", "unsupported", "\n".join(lines))
 
 
 @cache

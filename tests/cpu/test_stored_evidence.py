@@ -7,7 +7,7 @@ import pytest
 from evidence_records import record, step
 
 from qsa.golden import evidence
-from qsa.parity import cli, gate, switch_table
+from qsa.parity import cli, evidence_run, gate, switch_table
 
 RECORDS = evidence.records()
 SWITCH = {
@@ -33,7 +33,28 @@ def test_the_gate_passes_on_a_stored_record_that_is_fresh(stored):
     rows = list(evidence.rows(stored).values())
     report = {"rows": rows, "clocks": {"end": gate.clocks(stored)}, "unsupported": {}}
     verdicts = list(gate.judge_benchmark(stored, report, lambda names: pytest.fail(f"measured again: {names}")))
-    assert rows and [one.status for one in verdicts] == ["passed"] * len(rows)
+    assert [one.status for one in verdicts] == ["passed"] * len(rows)
+
+
+def test_some_record_has_timings():
+    assert any(evidence.rows(stored) for stored in RECORDS)
+
+
+def test_a_record_of_a_part_says_what_it_does_not_hold(tmp_path, monkeypatch, capsys):
+    held = record(sections={"tests": evidence.section([step("select")])})
+    path = tmp_path / "h200-2026-11-30.json"
+    evidence.write(path, held)
+    missing = evidence_run.not_recorded(held)
+    assert "benchmark/timings" in missing and "tests/attend" in missing and "tests/select" not in missing
+    monkeypatch.setattr(evidence, "records", lambda: [held])
+    _, rest = gate.CHECKS["evidence"]()
+    assert rest.status == "unsupported" and "benchmark/timings" in rest.reason
+    assert cli.main(["evidence", "show", str(path)]) == 0
+    assert "not recorded: benchmark/timings" in capsys.readouterr().out
+    whole = record(
+        sections={n: evidence.section([step(s.name) for s in f()]) for n, f in evidence_run.SECTIONS.items()}
+    )
+    assert evidence_run.not_recorded(whole) == []
 
 
 def test_the_table_of_the_switches_is_kept_and_shown(tmp_path, capsys):
