@@ -33,8 +33,5 @@ def check(folder, names):
     if len(names) < ALONE or os.cpu_count() == 1:
         yield from map(one, names)
         return
-    # Texts take by far the longest, and stand at the end of the names.
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
-        running = {name: pool.submit(one, name) for name in reversed(names)}
-        for name in names:
-            yield running[name].result()
+        yield from pool.map(one, names)
