@@ -63,7 +63,8 @@ def cases(arithmetic):
 
 
 def more_cases(arithmetic):
-    """Every computation whole, at every window size, under every switch, and in a batch: half an hour on two cores."""
+    """Every computation whole, at every window size, under every switch, and in a batch: more than half an hour on two
+    cores."""
     if arithmetic == "float":
         return
     for switch in ("none", *KERNELS):
