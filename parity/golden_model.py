@@ -81,6 +81,15 @@ def check_windows(request):
             raise error
 
 
+def text_of(engine, request):
+    """The :class:`Text` of a request that ``engine`` has ended and whose slot no other has taken. Raises what any of
+    its windows raised."""
+    check_windows(request)
+    # The last token is a row like any other: what it says of the next one hangs on all that the slot holds.
+    output = engine.runner.run([np.array(request.tokens[-1:])], [engine.slots[request.slot]])
+    return Text(np.array(request.tokens, np.int32), engine.runner.logits(output.x)[0])
+
+
 def texts(backend, wanted, spec=1, tokens=None, **options):
     """(texts, requests): for every one of ``wanted`` (arguments of ``reference.exact.generate.generate`` behind the
     model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
@@ -98,10 +107,4 @@ def texts(backend, wanted, spec=1, tokens=None, **options):
         for given, count in zip(wanted, counts, strict=True)
     ]
     running.run()
-    found = []
-    for request in requests:
-        check_windows(request)
-        # The last token is a row like any other: what it says of the next one hangs on all that the slot holds.
-        output = running.runner.run([np.array(request.tokens[-1:])], [running.slots[request.slot]])
-        found.append(Text(np.array(request.tokens, np.int32), running.runner.logits(output.x)[0]))
-    return found, requests
+    return [text_of(running, request) for request in requests], requests

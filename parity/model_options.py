@@ -7,12 +7,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qsa import golden
+from qsa.golden.text import MODEL
 
 from .environment import facts
-
-GOLDEN_MODEL = Path(golden.__file__).parent / "model"
-"""The trained model that comes with the package."""
 
 
 def add_model_options(parser):
@@ -36,7 +33,7 @@ def load(arguments):
 
     directory = arguments.model
     if directory is None:
-        directory = GOLDEN_MODEL
+        directory = MODEL
         if not (directory / "config.json").is_file():
             raise ValueError("--model: missing: the golden model is not part of this installation")
     backend = arguments.backend

@@ -2,8 +2,6 @@
 and rollbacks must really have happened; a drafter that is always right or always wrong changes only the speed.
 """
 
-import numpy as np
-
 from qsa.engine import Drafting, Engine
 from qsa.engine.draft import Proposal
 from qsa.golden import case, text
@@ -106,11 +104,7 @@ def _drafter(backend, recipe, given, alone):
     engine = Engine(model, capacity=prompt + count, drafter=drafter)
     request = engine.submit(given["ids"], count, given["options"], given["seed"], drafting=Drafting(spec=8))
     engine.run()
-    golden_model.check_windows(request)
-    output = engine.runner.run([np.array(request.tokens[-1:])], [engine.slots[request.slot]])
-    logits = engine.runner.logits(output.x)[0]
-    found = alone._replace(tokens=np.array(request.tokens, np.int32), logits=logits)
-    counted = request.statistics
+    found, counted = golden_model.text_of(engine, request), request.statistics
     happened = _happened(
         counted.drafted,
         counted.accepted,

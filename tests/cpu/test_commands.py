@@ -166,10 +166,10 @@ def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
 
 
 def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(model_options, "GOLDEN_MODEL", folder)
+    monkeypatch.setattr(model_options, "MODEL", folder)
     asked = ("--prompt", PROMPT, "--max-tokens", 3)
     assert text(capsys, *asked) == text(capsys, *asked, "--model", folder)
-    monkeypatch.setattr(model_options, "GOLDEN_MODEL", tmp_path)
+    monkeypatch.setattr(model_options, "MODEL", tmp_path)
     code, _, err = run(capsys, "generate", *asked)
     assert code == 2 and err == "qsa generate: error: --model: missing: the golden model is not part of this " + (
         "installation\n"

@@ -1,34 +1,15 @@
 """The simulator finds what it says it finds: one deliberately wrong kernel per fault, each beside its right form. A
 list of faults, so longer than most files."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from ptx_probe import ROWS, SHARED, build, inputs
+from simulator_runs import fails, run, zeros
 
 from qsa.kernels.cuda import simulate
 
 compiler, ptx = simulate.load("compiler"), simulate.load("ptx")
 cuda, int32, float32 = compiler.cuda, compiler.int32, compiler.float32
 FULL = 0xFFFFFFFF
-
-
-def run(function, *args, grid=1, block=64, shared=256, **settings):
-    with simulate.configured(**settings):
-        simulate.launch(compiler.kernel()(function), grid, block, args, shared=shared)
-
-
-def fails(kind, function, *args, says=".", **kwargs):
-    """The kernel fails with ``kind``; the message names it, this file and a line."""
-    with pytest.raises(simulate.SimulationError, match=says) as caught:
-        run(function, *args, **kwargs)
-    assert caught.value.kind == kind
-    assert function.__name__ in str(caught.value) and "test_simulator.py:" in str(caught.value)
-
-
-def zeros(n=64, dtype=np.int32):
-    return np.zeros(n, dtype)
 
 
 def test_barrier_that_some_lanes_skip():
@@ -333,81 +314,6 @@ def test_any_other_exception_names_its_place():
     fails("python", divides, zeros(), says="lane 7.*ZeroDivisionError")
 
 
-def test_integers_wrap_at_their_constructors_alone():
-    assert int32(1 << 31) == -(1 << 31) and compiler.uint32(-1) == 0xFFFFFFFF
-    assert compiler.int8(200) == -56 and int32(float32(-2.9)) == -2
-    # 2^54 + 2 lies halfway between float64 values above a float32 tie: two roundings would give 2^54.
-    assert float32((1 << 60) + (1 << 36) + 1) == np.float32(2**60 + 2**37)
-
-
-def test_matrix_product_and_its_fragments():
-    """``mma`` on fragments that ``ldmatrix`` gives is A·B + C."""
-    rng = np.random.default_rng(3)
-    a = rng.integers(-128, 128, (16, 32), np.int8)
-    b = rng.integers(-128, 128, (8, 32), np.int8)
-
-    def multiply(a, b, out, unsigned):
-        base, t = ptx.shared_base(cuda.shared.array(0, int32)), cuda.threadIdx.x
-        ptx.st_shared_v4_i32(base + 16 * t, *ptx.ld_global_v4_i32(ptx.global_base(a) + 16 * t))
-        if t < 16:
-            ptx.st_shared_v4_i32(base + 512 + 16 * t, *ptx.ld_global_v4_i32_nc(ptx.global_base(b) + 16 * t))
-        cuda.syncwarp()
-        a0, a1, a2, a3 = ptx.ldmatrix_x4(base + (t & 15) * 32 + (t >> 4) * 16)
-        b0, b1 = ptx.ldmatrix_x2(base + 512 + (t & 7) * 32 + (t >> 3 & 1) * 16)
-        product = ptx.mma_u8 if unsigned else ptx.mma_s8
-        d = product(a0, a1, a2, a3, b0, b1, 1, 2, 3, 4)
-        for i in range(4):
-            out[(t >> 2) + 8 * (i >> 1), 2 * (t & 3) + (i & 1)] = d[i]
-
-    for unsigned in (0, 1):
-        out = np.zeros((16, 8), np.int32)
-        run(multiply, a, b, out, unsigned, block=32, shared=768)
-        left = a.view(np.uint8) if unsigned else a
-        # The constants went to the four registers: rows g and g + 8, even and odd columns.
-        c = np.array([[1, 2], [3, 4]]).repeat(8, 0)[:, [0, 1] * 4]
-        assert (out == left.astype(np.int64) @ b.T.astype(np.int64) + c).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "newest_without"),
-    [
-        (lambda base, out: ptx.mma_s8(*[0] * 10), (7, 5)),
-        (lambda base, out: ptx.mma_u8(*[0] * 10), (7, 5)),
-        (lambda base, out: ptx.cp_async_16(base, ptx.global_base(out)), (7, 5)),
-        (lambda base, out: ptx.cp_async_commit(), (7, 5)),
-        (lambda base, out: ptx.cp_async_wait_0(), (7, 5)),
-        (lambda base, out: ptx.ldmatrix_x2(base), (7, 2)),
-        (lambda base, out: ptx.ldmatrix_x4(base), (7, 2)),
-        (lambda base, out: ptx.ldmatrix_x4_trans(base), (7, 2)),
-    ],
-    ids=["mma_s8", "mma_u8", "cp_async", "cp_async_commit", "cp_async_wait", *["ldmatrix"] * 3],
-)
-def test_instructions_that_a_device_does_not_have(call, newest_without):
-    def kernel(out):
-        base, t = ptx.shared_base(cuda.shared.array(0, int32)), cuda.threadIdx.x
-        ptx.st_shared_v4_i32(base + 16 * t, 0, 0, 0, 0)
-        cuda.syncwarp()
-        call(base + 16 * t, out)
-
-    def device(capability):
-        return replace(simulate.settings.properties, compute_capability=capability)
-
-    older, newer = device(newest_without), device({(7, 5): (8, 0), (7, 2): (7, 5)}[newest_without])
-    run(kernel, zeros(), block=32, shared=512, properties=newer)
-    fails("device", kernel, zeros(), block=32, shared=512, properties=older, says="needs sm_.* this device is sm_7")
-
-
-def test_the_same_instructions_as_on_the_device():
-    """Every name that ``ptx.py`` defines exists here, so no kernel is left out."""
-    pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import ptx as real
-
-    tables = [value for name, value in vars(real).items() if name.isupper() and not name.startswith("_")]
-    names = {name for table in tables for name in table} | {"shared_base", "global_base"}
-    assert len(names) > 60
-    assert not [name for name in names if not callable(getattr(ptx, name, None))]
-
-
 def test_many_looks_at_memory_are_no_spinning():
     """A lane may look at many places, each once, before anything else happens."""
 
@@ -420,17 +326,3 @@ def test_many_looks_at_memory_are_no_spinning():
     out = zeros()
     run(looks, np.arange(200, dtype=np.int32), out, block=1)
     assert out[0] == 199 * 100
-
-
-def test_the_probe_of_all_instructions_runs():
-    """What ``tests/gpu`` compares with a device; here against a few answers known by hand."""
-    integers, floats = inputs()
-    out, wide = np.full((ROWS, 32), -1, np.int32), np.zeros(4, np.int64)
-    simulate.launch(build(compiler, ptx), 1, 32, (integers, floats, out, wide), shared=SHARED)
-    a, b, c = (x.astype(np.int64) for x in integers[:3])
-    assert (out[4] == a).all()
-    assert wide[0] == (7 * a).sum() and wide[1] == max(0, b.max()) and wide[2] == 32 % 10
-    assert wide[3] == int(c.sum()) % 2**32
-    # Half to even, saturation, and what a half rounds to.
-    assert out[6, 2:7].tolist() == [0, 2, 2, 0, -2] and out[7, 5:7].tolist() == [-1, -2]
-    assert out[6, 9] == -(2**31) and out[5, 9] == 0 and out[9, 8] == 0x7C00
