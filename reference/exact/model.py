@@ -5,6 +5,7 @@ one sequence standing together: a row's bytes depend on its own sequence's earli
 into chunks, no window and no batch changes a byte. Which backend computes changes nothing either.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -82,7 +83,7 @@ class Output(NamedTuple):
     streams: np.ndarray
 
 
-class TextModel:
+class TextModel(ABC):
     """A text model over a backend's operations; an arithmetic says how it stores weights and which K/V it takes.
 
     config       ``reference.Config``; head_dim must be a multiple of 64, the indexer's dim of 32
@@ -133,9 +134,9 @@ class TextModel:
         return cls(model.config, model.tensors, **{"rule": model.rule} | options)
 
     @staticmethod
+    @abstractmethod
     def store(tensors):
         """The tensors (name -> array) as this arithmetic keeps them. Raises ValueError naming one that it cannot."""
-        raise NotImplementedError
 
     def dequantised(self):
         """The float64 ``reference.Model`` of the very weights that are multiplied here."""

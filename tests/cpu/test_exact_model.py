@@ -8,7 +8,7 @@ from layer_problems import bits
 from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact import model as exact
 from qsa.reference.exact.linear import QuantisedLinear
-from qsa.reference.exact.model import ExactModel
+from qsa.reference.exact.model import ExactModel, TextModel
 
 N = 150
 EOS = SMALL_CONFIG.eos_token_id
@@ -224,3 +224,21 @@ def test_construction_refuses_what_it_cannot_compute(model):
     weight = np.full(head.shape, np.nan)
     with pytest.raises(ValueError, match=r"tensor lm_head\.weight: int8: values must be finite"):
         ExactModel(model.config, model.stored | {"lm_head.weight": weight})
+
+
+def test_a_text_model_without_an_arithmetic_cannot_be_made(model):
+    """Nor one whose class does not say how it stores weights; one that says it gives the exact model's bytes."""
+
+    class Unsaid(TextModel):
+        arithmetic, kv_formats = "exact", ExactModel.kv_formats
+
+    for bare in (TextModel, Unsaid):
+        with pytest.raises(TypeError, match=r"abstract.*\bstore\b"):
+            bare(model.config, model.stored, backend=model.backend)
+
+    class Said(Unsaid):
+        store = staticmethod(ExactModel.store)
+
+    made, ids = Said(model.config, model.stored, backend=model.backend), np.arange(1, 9)
+    logits, expected = (one.forward(ids, one.init_state(8))[0] for one in (made, model))
+    assert np.array_equal(bits(logits), bits(expected))
