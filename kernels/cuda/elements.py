@@ -1,23 +1,9 @@
 """The kernel that goes over arrays element by element, and what it makes of their elements."""
 
-import numpy as np
-
-from .compiler import (
-    address,
-    array_module,
-    cuda,
-    device_function,
-    float32,
-    int32,
-    int64,
-    kernel,
-    launch,
-    libdevice,
-    specialised,
-)
+from .compiler import address, cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
 from .ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from .scalar import one_nan, sigmoid, silu
-from .views import PER_THREAD, element_grid, float_bits
+from .views import PER_THREAD, element_grid, empty, float_bits
 
 
 @device_function
@@ -111,7 +97,7 @@ def elements(name, shape, rows, middle, n, *inputs, value=0.0):
 
     ``inputs``: address and the strides of rows, middle and elements of each. ``value``: the operation's number.
     """
-    out = array_module().empty(shape, np.float32)
+    out = empty(shape)
     if out.size:
         grid, threads = element_grid(rows, middle, n)
         places = [number for place in (*inputs, NOTHING, NOTHING)[:3] for number in place]

@@ -31,7 +31,7 @@ from .ptx import (
 )
 from .scalar import ALL, NAN_BITS, exp, one_nan
 from .sort_pairs import MOST_EXPERTS, sorted_pairs
-from .views import PER_THREAD, check_float, check_shape, element_grid, view
+from .views import PER_THREAD, check_float, check_shape, element_grid, empty, view
 
 ALONE = 8
 """Rows up to which pairs are not sorted."""
@@ -105,8 +105,7 @@ def route(logits, top):
     rows, experts = logits.shape
     if not 1 <= top <= min(experts, WARP):
         raise ValueError(f"top = {top}: must be from 1 to {min(experts, WARP)}")
-    xp = array_module()
-    ids, shares = xp.empty((rows, top), np.int64), xp.empty((rows, top), np.float32)
+    ids, shares = array_module().empty((rows, top), np.int64), empty((rows, top))
     if rows:
         seen, each = view("logits", logits), min(rows, ROUTED)
         arguments = seen.address, seen.row, address(ids), address(shares), rows, experts, top
@@ -147,7 +146,7 @@ def combine_kernel():
 
 def _products(x, weight, pairs, choice, table, order, per_row):
     """float32 [pairs, outputs]: the fixed-point rows ``x`` (limbs, exponents) of pairs by their experts."""
-    out = array_module().empty((pairs, weight.outputs), np.float32)
+    out = empty((pairs, weight.outputs))
     units, groups = weight.codes.shape[1:3]
     form = FEW if choice == "each" else MANY if tensor_cores() else SOME
     arrays = [address(one) for one in (weight.codes, weight.scale, *x, table)]
@@ -186,7 +185,7 @@ def experts(x, ids, shares, gate_up, down):
     ids = array_module().ascontiguousarray(ids)
     check_shape("shares", shares, ids.shape)
     top, given = ids.shape[1], view("shares", shares)
-    out = array_module().empty(x.shape, np.float32)
+    out = empty(x.shape)
     if not out.size:
         return out
     pairs = rows * top

@@ -6,23 +6,12 @@ C-contiguous. Every operation is one launch.
 
 import numpy as np
 
-from .compiler import (
-    address,
-    array_module,
-    cuda,
-    float32,
-    int32,
-    int64,
-    kernel,
-    launch,
-    libdevice,
-    specialised,
-)
+from .compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
 from .elements import elements
-from .norm import NARROW, THREADS, TILE, dot_by_block, dot_by_warp, vector_grid
-from .ptx import int_as_float, ld_global_f32_nc, shared_base, st_global_f32
+from .norm import BY_BLOCK, BY_WARP, vector_grid
+from .ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from .scalar import one_nan, sigmoid
-from .views import PER_THREAD, check_float, check_shape, element_grid, float_bits, view
+from .views import PER_THREAD, check_float, check_shape, element_grid, empty, float_bits, view
 
 LEAST = 1e-6
 """Below it PLE's gate takes no root."""
@@ -61,26 +50,19 @@ def ngram_kernel(wide):
     Grid ``norm.vector_grid``. Places of ``key`` and ``query``, address and row stride of ``value``, address of ``out``,
     how many streams, ``n`` dims, the bits of float32(sqrt(n)).
     """
-    words = TILE if wide else 1
-    lanes = THREADS if wide else 32
+    own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
 
     @kernel()
     def ngram(key, k_row, k_step, query, q_row, q_step, value, v_row, out, streams, n, root):
-        memory = cuda.shared.array(words, float32)
-        lane = int32(cuda.threadIdx.x)
-        stream = int32(cuda.blockIdx.y)
-        if wide:
-            lane = int32(lane + cuda.threadIdx.y * 32)
-        else:
-            stream = int32(stream * cuda.blockDim.y + cuda.threadIdx.y)
-            if stream >= streams:
-                return
+        lane, stream = own_vector()
+        if not wide and stream >= streams:
+            return
         row = int64(cuda.blockIdx.x)
         key += row * k_row + stream * k_step
         query += row * q_row + stream * q_step
         value += row * v_row
         out += (row * streams + stream) * n * 4
-        s = dot_by_block(key, query, n, shared_base(memory), lane) if wide else dot_by_warp(key, query, n, lane)
+        s = dot(key, query, n, lane)
         s = libdevice.fdiv_rn(s, int_as_float(int32(root)))
         # Whichever way it compares, a NaN in s reaches the sigmoid.
         magnitude = libdevice.fabsf(s)
@@ -154,7 +136,7 @@ def mix_streams(normed, share):
     """
     seen, other = _streams("normed", normed), _streams("share", share)
     check_shape("share", share, normed.shape)
-    out = array_module().empty((seen.rows, seen.n), np.float32)
+    out = empty((seen.rows, seen.n))
     if out.size:
         grid, threads = element_grid(seen.rows, 1, seen.n)
         arguments = (*seen.place, *other.place, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
@@ -184,12 +166,12 @@ def ngram_gate(key, query, value):
     keys, queries, values = _streams("key", key), _streams("query", query), view("value", value)
     check_shape("query", query, key.shape)
     check_shape("value", value, (keys.rows, keys.n))
-    out = array_module().empty(key.shape, np.float32)
+    out = empty(key.shape)
     if out.size:
-        grid, block = vector_grid(*keys[1:4])
+        wide, grid, block = vector_grid(*keys[1:4])
         places = *keys.place, *queries.place, values.address, values.row, address(out)
         root = float_bits(np.float32(np.sqrt(keys.n)))
-        launch(ngram_kernel(keys.n > NARROW), grid, block, (*places, keys.middle, keys.n, root))
+        launch(ngram_kernel(wide), grid, block, (*places, keys.middle, keys.n, root))
     return out
 
 

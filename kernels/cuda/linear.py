@@ -25,7 +25,7 @@ from .fixed_rows import COLUMNS, GROUP, fixed_rows
 from .matrix import THREADS, UNIT, form, matrix_kernel, tensor_cores
 from .ptx import half_to_float, int_as_float, ld_global_i64_nc, ld_global_u8_nc, ld_global_u16_nc, st_global_f32
 from .scalar import NAN_BITS
-from .views import check_float, view
+from .views import check_float, empty, view
 
 
 class LoadedLinear(NamedTuple):
@@ -79,7 +79,7 @@ def linear(x, weight):
         raise ValueError(f"weight: {weight.codes.ndim - 4} leading axes: must be one matrix")
     units, groups = weight.codes.shape[:2]
     seen = view("x", x)
-    out = array_module().empty((seen.rows, weight.outputs), np.float32)
+    out = empty((seen.rows, weight.outputs))
     if out.size:
         limbs, exponents = fixed_rows((seen.address, seen.row), seen.rows, seen.n)
         chosen = form(seen.rows, units)
@@ -126,7 +126,7 @@ def embed(ids, table):
             kind = f"{type(array).__name__} {getattr(array, 'dtype', None)}"
             raise ValueError(f"{name}: {kind}: must be a C-contiguous device array of {dtype}")
     rows, n = table.codes.shape
-    out = xp.empty((*ids.shape, n), np.float32)
+    out = empty((*ids.shape, n))
     if out.size:
         threads = min(THREADS, -(-n // 32) * 32)
         places = [address(one) for one in (ids, table.codes, table.scale, out)]

@@ -7,24 +7,10 @@ Arrays lie on the device; ``x``, ``gate`` and ``table`` may be views whose last 
 result is new and C-contiguous. Every operation is one launch.
 """
 
-import numpy as np
-
-from .compiler import (
-    address,
-    array_module,
-    cuda,
-    device_function,
-    float32,
-    int32,
-    int64,
-    kernel,
-    launch,
-    libdevice,
-    specialised,
-)
+from .compiler import address, cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
 from .ptx import int_as_float, ld_global_f32_nc, ld_shared_f32, shared_base, st_global_f32, st_shared_f32
 from .scalar import one_nan, rsqrt, sigmoid, silu, warp_sum
-from .views import check_float, check_shape, float_bits, view
+from .views import check_float, check_shape, empty, float_bits, view
 
 NARROW = 512
 """Dims up to which a warp has a vector for itself: 16 turns."""
@@ -67,8 +53,9 @@ def dot_by_warp(x, y, n, lane):
 
 
 @device_function
-def dot_by_block(x, y, n, tile, thread):
-    """:func:`dot_by_warp` by a block of 256 lanes; ``tile``: shared address of :data:`TILE` floats."""
+def dot_by_block(x, y, n, thread):
+    """:func:`dot_by_warp` by a block of 256 lanes."""
+    tile = shared_base(cuda.shared.array(TILE, float32))
     a, b = cuda.local.array(AHEAD, float32), cuda.local.array(AHEAD, float32)
     total = float32(0)
     start = int32(0)
@@ -105,13 +92,29 @@ def dot_by_block(x, y, n, tile, thread):
     return ld_shared_f32(tile)
 
 
+@device_function
+def _vector_of_warp():
+    return int32(cuda.threadIdx.x), int32(int32(cuda.blockIdx.y) * cuda.blockDim.y + cuda.threadIdx.y)
+
+
+@device_function
+def _vector_of_block():
+    return int32(int32(cuda.threadIdx.x) + cuda.threadIdx.y * 32), int32(cuda.blockIdx.y)
+
+
+BY_WARP = _vector_of_warp, dot_by_warp, 32
+BY_BLOCK = _vector_of_block, dot_by_block, THREADS
+"""How a kernel over vectors goes about one: (this lane's number and the vector's in its row, the sum of the products of
+two vectors, how many lanes it has). Warps have numbers beyond the row's last vector too, thread blocks do not."""
+
+
 def vector_grid(rows, middle, n):
-    """(grid, block) of the kernels over vectors [rows, middle, n]: a warp each, or a thread block each beyond
-    :data:`NARROW` dims."""
+    """(wide, grid, block) of the kernels over vectors [rows, middle, n]: a warp each, or, ``wide``, a thread block each
+    beyond :data:`NARROW` dims."""
     if n > NARROW:
-        return (rows, middle), (32, WARPS)
+        return True, (rows, middle), (32, WARPS)
     warps = min(middle, WARPS)
-    return (rows, -(-middle // warps)), (32, warps)
+    return False, (rows, -(-middle // warps)), (32, warps)
 
 
 @specialised
@@ -121,28 +124,21 @@ def norm_kernel(kind, wide):
     Grid :func:`vector_grid`. Address, row stride and step of ``x`` and ``gate``; address and step of ``weight``;
     address of ``out``; vectors of a row; ``n`` dims; ``value``: the bits of eps, or of l2's factor.
     """
-    words = TILE if wide else 1
-    lanes = THREADS if wide else 32
+    own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
     weighted, mean, gated, with_silu = kind != "l2", kind != "l2", kind in ("sigmoid", "silu"), kind == "silu"
 
     @kernel()
     def norm(x, x_row, x_step, gate, gate_row, gate_step, weight, weight_step, out, vectors, n, value):
-        memory = cuda.shared.array(words, float32)
-        lane = int32(cuda.threadIdx.x)
-        vector = int32(cuda.blockIdx.y)
-        if wide:
-            lane = int32(lane + cuda.threadIdx.y * 32)
-        else:
-            vector = int32(vector * cuda.blockDim.y + cuda.threadIdx.y)
-            if vector >= vectors:
-                return
+        lane, vector = own_vector()
+        if not wide and vector >= vectors:
+            return
         row = int64(cuda.blockIdx.x)
         x += row * x_row + vector * x_step
         gate += row * gate_row + vector * gate_step
         weight += vector * weight_step
         out += (row * vectors + vector) * n * 4
         number = int_as_float(int32(value))
-        total = dot_by_block(x, x, n, shared_base(memory), lane) if wide else dot_by_warp(x, x, n, lane)
+        total = dot(x, x, n, lane)
         if mean:
             total = libdevice.fadd_rn(libdevice.fdiv_rn(total, float32(n)), number)
         else:
@@ -191,11 +187,11 @@ def rotate_kernel():
 
 def _norm(kind, x, gate, weight, value):
     """One launch over the vectors of the :class:`views.View` ``x`` into a new array [rows, middle, n]."""
-    out = array_module().empty((x.rows, x.middle, x.n), np.float32)
+    out = empty((x.rows, x.middle, x.n))
     if out.size:
-        grid, block = vector_grid(x.rows, x.middle, x.n)
+        wide, grid, block = vector_grid(x.rows, x.middle, x.n)
         arguments = (*x.place, *gate, *weight, address(out), x.middle, x.n, float_bits(value))
-        launch(norm_kernel(kind, x.n > NARROW), grid, block, arguments)
+        launch(norm_kernel(kind, wide), grid, block, arguments)
     return out
 
 
@@ -265,7 +261,7 @@ def rotate(x, table):
     rows, heads, dim = x.shape
     if table.ndim != 2 or len(table) != rows or table.shape[1] % 2 or table.shape[1] > dim:
         raise ValueError(f"table: shape {tuple(table.shape)}: must be [{rows}, n_rot], n_rot even and at most {dim}")
-    out = array_module().empty(x.shape, np.float32)
+    out = empty(x.shape)
     if out.size:
         seen = view("table", table)
         threads = min(THREADS, -(-dim // 32) * 32)

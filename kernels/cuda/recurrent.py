@@ -10,20 +10,10 @@ two shuffles that add the columns; key and query rows come through shared memory
 """
 
 from ...reference.exact.recurrent import COLUMNS, check_spans
-from .compiler import (
-    address,
-    array_module,
-    cuda,
-    float32,
-    int32,
-    int64,
-    kernel,
-    launch,
-    libdevice,
-    specialised,
-)
+from .compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
 from .ptx import ld_global_f32, ld_shared_v4_f32, shared_base, st_global_f32
 from .scalar import ALL, exp, one_nan, sigmoid, softplus
+from .views import empty
 
 MAX_SEQUENCES = 8
 """Sequences of one launch."""
@@ -208,7 +198,7 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
     check_spans(spans, past, rows)
     for state in [past] if spans is None else past:
         _check_state("past", state, (held, channels))
-    out = array_module().empty((rows, channels), "float32")
+    out = empty((rows, channels))
     tile = max(CONV_ROWS, held)
     for places, bounds, sequences, most in _launches(past, spans, rows):
         if most:
@@ -227,7 +217,7 @@ def decay_beta(a, b, dt_bias, rate):
         ("rate", rate, (heads,)),
     ):
         _check(name, x, shape)
-    decay, beta = (array_module().empty((rows, heads), "float32") for _ in range(2))
+    decay, beta = (empty((rows, heads)) for _ in range(2))
     if rows:
         launch(decay_beta_kernel, -(-rows * heads // GATE_THREADS), GATE_THREADS, (a, b, dt_bias, rate, decay, beta))
     return decay, beta
@@ -254,7 +244,7 @@ def delta_rule(q, k, v, decay, beta, memory, spans=None):
     check_spans(spans, memory, rows)
     for state in [memory] if spans is None else memory:
         _check_state("memory", state, (heads, keys, values))
-    out = array_module().empty((rows, heads, values), "float32")
+    out = empty((rows, heads, values))
     for places, bounds, sequences, most in _launches(memory, spans, rows):
         if most:
             grid = (-(-values // VALUES), heads, sequences)

@@ -43,6 +43,11 @@ def check_float(name, x):
         raise ValueError(f"{name}: {type(x).__name__} {kind}: must be a device array of float32")
 
 
+def empty(shape):
+    """A new C-contiguous float32 array of the device; its values are unset."""
+    return array_module().empty(shape, np.float32)
+
+
 def view(name, x):
     """:class:`View` of ``x`` float32 on the device: [n], [rows, n], [rows, middle, n] with any strides of all but the
     last axis, or C-contiguous of any shape, then [rows, 1, all the rest].
