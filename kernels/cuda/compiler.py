@@ -3,10 +3,11 @@
 Kernel files say ``from .compiler import cuda, int32, kernel, ...`` and know nothing else of it, so another compiler is
 put in here alone; ``simulate.py`` puts its own module in this one's place and runs the same sources without a GPU.
 
+What numba-cuda's own launch cannot ask of the driver stands in ``driver.py``, for this module alone.
+
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
-import ctypes
 import os
 import weakref
 from functools import cache
@@ -23,6 +24,8 @@ from numba.cuda import libdevice
 from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
 
+from . import driver
+from .driver import STATIC_SHARED
 from .host import Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
@@ -35,11 +38,9 @@ os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
 
 NAME = "numba-cuda"
 
-STATIC_SHARED = 48 * 1024
-"""Bytes of dynamic shared memory that a launch may ask for without an attribute set on the kernel."""
-
 __all__ = [
     "NAME",
+    "STATIC_SHARED",
     "Properties",
     "address",
     "array_module",
@@ -200,81 +201,17 @@ def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
         set_dynamic_shared(kernel, args, shared)
     count_launch(kernel.py_func.__name__)
     if cluster > 1:
-        _launch_clusters(kernel, grid, block, args, shared, stream, cluster)
+        driver.launch_clusters(kernel, grid, block, args, shared, stream.ptr, cluster)
         return
     kernel[grid, block, _stream(stream.ptr), shared](*args)
-
-
-def _compiled(kernel, args):
-    """(what ``kernel`` compiled to for arguments like ``args``, its handle as an int)."""
-    compiled = kernel.compile(tuple(kernel.typeof_pyval(x) for x in args))
-    handle = compiled._codelibrary.get_cufunc().kernel
-    return compiled, int(getattr(handle, "handle", None) or handle._handle)
-
-
-def _succeeded(answer, what):
-    """The values that a call of the driver returned. Raises RuntimeError, saying ``what``, when it failed."""
-    status, *values = answer
-    if int(status):
-        raise RuntimeError(f"{what}: {status}")
-    return values[0] if values else None
-
-
-_dynamic_shared = {}
 
 
 def set_dynamic_shared(kernel, args, nbytes):
     """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on this device.
 
-    Beyond 48 KiB the driver wants an attribute on the function, which numba-cuda does not set. Raises RuntimeError
-    when the driver refuses.
+    Raises RuntimeError when the driver refuses.
     """
-    compiled, handle = _compiled(kernel, args)
-    key = (compiled, current_device())
-    if _dynamic_shared.get(key, 0) >= nbytes:
-        return
-    from cuda.bindings import driver
-
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    device = driver.CUdevice(current_device())
-    answer = driver.cuKernelSetAttribute(attribute, nbytes, driver.CUkernel(handle), device)
-    _succeeded(answer, f"{nbytes} bytes of dynamic shared memory for {kernel.py_func.__name__}")
-    _dynamic_shared[key] = nbytes
-
-
-def _configuration(grid, block, shared, stream, cluster):
-    """A driver's launch configuration of one-dimensional ``grid`` and ``block`` in clusters."""
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    size = attribute.value.clusterDim
-    size.x, size.y, size.z = cluster, 1, 1
-    made = driver.CUlaunchConfig()
-    made.gridDimX, made.gridDimY, made.gridDimZ = grid, 1, 1
-    made.blockDimX, made.blockDimY, made.blockDimZ = block, 1, 1
-    made.sharedMemBytes, made.hStream = shared, driver.CUstream(stream.ptr)
-    made.attrs, made.numAttrs = [attribute], 1
-    return made
-
-
-def _launch_clusters(kernel, grid, block, args, shared, stream, cluster):
-    """:func:`launch` in clusters, which numba-cuda's own launch cannot ask for."""
-    from cuda.bindings import driver
-
-    compiled, handle = _compiled(kernel, args)
-    values = []
-    for type_, value in zip(compiled.argument_types, args, strict=True):
-        compiled._prepare_args(type_, value, 0, [], values)
-    # Addresses and sizes come as Python integers, numbers in a ctypes object of their own size.
-    held = [value if isinstance(value, ctypes._SimpleCData) else ctypes.c_int64(value) for value in values]
-    places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
-    configuration = _configuration(grid, block, shared, stream, cluster)
-    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(places), 0)
-    _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
-
-
-_clusters = {}
+    driver.set_dynamic_shared(kernel, args, nbytes, current_device())
 
 
 def max_clusters(kernel, args, block, shared, cluster):
@@ -287,20 +224,7 @@ def max_clusters(kernel, args, block, shared, cluster):
         return 0
     cupy = array_module()
     args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
-    compiled, handle = _compiled(kernel, args)
-    key = (compiled, current_device(), block, shared, cluster)
-    if key not in _clusters:
-        from cuda.bindings import driver
-
-        if shared > STATIC_SHARED:
-            set_dynamic_shared(kernel, args, shared)
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        answer = driver.cuKernelSetAttribute(attribute, 1, driver.CUkernel(handle), driver.CUdevice(current_device()))
-        _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
-        configuration = _configuration(cluster, block, shared, cupy.cuda.Stream.null, cluster)
-        status, count = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(handle), configuration)
-        _clusters[key] = 0 if int(status) else int(count)
-    return _clusters[key]
+    return driver.max_clusters(kernel, args, block, shared, cluster, current_device())
 
 
 def compile_ptx(kernel, signature, compute_capability):
