@@ -20,8 +20,12 @@ _HOME = {
     "Staging": "program",
     "program_stream": "program",
     "layers": "layers",
+    "row_sampler": "sample",
 }
-"""Name exported by the backend -> module of this package that defines it; ``layers`` is that module itself."""
+"""Name exported by the backend -> module of this package that defines it; those of :data:`_MODULES` are that module
+itself."""
+
+_MODULES = "layers", "row_sampler"
 
 __all__ = ["OPERATIONS"]
 
@@ -32,7 +36,7 @@ def _find(name):
         raise AttributeError(f"{name}: not carried out on CUDA")
     try:
         module = importlib.import_module(home)
-        return module if name == "layers" else getattr(module, name)
+        return module if name in _MODULES else getattr(module, name)
     except ModuleNotFoundError as error:
         raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
 

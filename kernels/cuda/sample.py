@@ -15,11 +15,12 @@ from ...reference.sampler import GREEDY, PICK
 from .. import ops
 from .checks import check_array
 from .compiler import array_module, launch, specialised
+from .device import StreamScratch
 from .sample_kernel import SLICE, TURNS, sampler
 from .sample_row import MOST_KEPT
 from .select_search import THREADS
 
-__all__ = ["MOST_VOCAB", "Lists", "argmax", "load_options", "new_lists", "sample", "scratch_shape"]
+__all__ = ["MOST_VOCAB", "Lists", "argmax", "load_options", "new_lists", "sample", "scratch_shape", "takes"]
 
 MOST_VOCAB = SLICE * (SLICE // MOST_KEPT)
 """Vocabulary whose slices' lists one thread block can still hold."""
@@ -40,6 +41,9 @@ def new_lists(rows):
     return Lists(xp.empty((rows, MOST_KEPT), "int32"), xp.empty((rows, MOST_KEPT), "uint64"), xp.empty(rows, "int32"))
 
 
+_scratch = StreamScratch()
+
+
 def _slices(vocab):
     return -(-vocab // SLICE)
 
@@ -48,6 +52,14 @@ def scratch_shape(rows, vocab):
     """Shape of the int32 scratch of a call. Zero it once; every call leaves its first column zero, and may use fewer
     rows."""
     return rows, 1 + _slices(vocab) * (1 + 2 * MOST_KEPT) + vocab
+
+
+def takes(table):
+    """Whether the lists of option rows ``table`` int32 [rows, WORDS] have room: at most 64 tokens each. Where not, the
+    refusal (``capacity``) is counted."""
+    if ((table[:, 0] < 1) | (table[:, 0] > MOST_KEPT)).any():
+        return ops.refuse("sample", "capacity")
+    return True
 
 
 def load_options(options, rows):
@@ -59,9 +71,7 @@ def load_options(options, rows):
     Raises ValueError as ``reference.exact.sampler.option_rows`` does.
     """
     table = options if isinstance(options, np.ndarray) else option_rows(options, rows)
-    if ((table[:, 0] < 1) | (table[:, 0] > MOST_KEPT)).any():
-        return ops.refuse("sample", "capacity")
-    return array_module().array(table)
+    return array_module().array(table) if takes(table) else False
 
 
 def sample(
@@ -92,7 +102,7 @@ def sample(
     purpose    the Philox stream: PICK, or DRAFTER for a drafter's own draw
     tokens     int32 [rows] to be written; a new array when None
     lists      :class:`Lists` to be filled; new ones when None
-    scratch    :func:`scratch_shape` int32, the first column zero; a new array when None
+    scratch    :func:`scratch_shape` int32, the first column zero; one that the stream's calls share when None
 
     Returns tokens int32 [rows]: an id, or one of ``reference.exact.sampler.ERRORS`` where the row cannot be drawn from.
     Returns False before any launch when a list is too long (``capacity``), the vocabulary beyond :data:`MOST_VOCAB`
@@ -128,7 +138,7 @@ def sample(
         return ops.refuse("sample", "geometry")
     needed = scratch_shape(rows, vocab)
     if scratch is None:
-        scratch = xp.zeros(needed, "int32")
+        scratch = _scratch.get(needed)
     check_array("scratch", scratch, "int32", scratch.shape, alignment=4)
     if len(scratch.shape) != 2 or any(have < need for have, need in zip(scratch.shape, needed, strict=True)):
         return ops.refuse("sample", "scratch")
