@@ -158,7 +158,7 @@ class Engine:
             request.read += len(ids)
             request.statistics.prompt_tokens = request.read
             if request.read == len(request.ids):
-                _, emitted = sampling.accept(request, self.runner.logits(output.x[-1:]), [], [])
+                emitted = self._first(request, output.x[-1:])
                 request.status = "decoding"
                 request.emit(emitted)
                 gained = [request]
@@ -172,6 +172,12 @@ class Engine:
         request.statistics.prompt_seconds += time.perf_counter() - begin
         return gained
 
+    def _first(self, request, x):
+        """What the last row ``x`` [1, hidden] of a prompt emits."""
+        (tokens,) = self.runner.draw(x, [sampling.asked_draw(request, [])], [1])
+        logits = self.runner.logits(x) if tokens is None else None
+        return sampling.accept(request, logits, [], [], tokens)[1]
+
     def _decode(self, requests):
         """One window over the slots of ``requests``."""
         begin = time.perf_counter()
@@ -179,7 +185,8 @@ class Engine:
         proposals = self._propose(requests, shares)
         slots = [self.slots[request.slot] for request in requests]
         ids = [[one.sequence[-1], *proposal.tokens] for one, proposal in zip(requests, proposals, strict=True)]
-        parts = run_window(self.runner, ids, slots)
+        draws = [sampling.asked_draw(one, proposal.tokens) for one, proposal in zip(requests, proposals, strict=True)]
+        parts = run_window(self.runner, ids, slots, draws)
         gained, kept = [], []
         for request, slot, proposal, part in zip(requests, slots, proposals, parts, strict=True):
             start = len(request.sequence) - 1
@@ -207,10 +214,10 @@ class Engine:
         """Settle one slot's rows. Returns how many are kept."""
         if isinstance(part, Exception):
             raise part
-        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists)
+        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists, part.tokens)
         count = request.emit(emitted)
         part.commit(count)
-        statistics, rows = request.statistics, len(part.logits)
+        statistics, rows = request.statistics, part.rows.stop - part.rows.start
         statistics.rounds += 1
         if part.error is not None:
             statistics.reruns += 1

@@ -15,6 +15,7 @@ import numpy as np
 from ..kernels.switches import switches
 from ..reference.exact import qsa
 from ..reference.exact.model import Inputs, Output
+from .draws import WindowDraws
 from .request import MAX_ROWS
 from .runner import Runner
 
@@ -76,7 +77,7 @@ class Window:
         self.staging = runner.staging(self._arrays(inputs))
         self.spans, self.ids = inputs.rows.spans, None
         self.program = runner.program(self._record)
-        self._runner, self._back, self._generation = runner, {}, 0
+        self._runner, self._back, self._generation, self._draws = runner, {}, 0, {}
 
     @staticmethod
     def _arrays(inputs):
@@ -107,6 +108,14 @@ class Window:
         for mine, state in zip(self.spans, self.states, strict=True):
             state.advance(inputs.ids[mine])
         return result
+
+    def draw(self, arrays):
+        """Tokens int32 [rows] on the device that the last run's rows draw with the inputs ``arrays``, by a program."""
+        shape, generation = arrays["history"].shape, self.program.generation
+        draws = self._draws.get(shape)
+        if draws is None or draws.generation != generation:
+            draws = self._draws[shape] = WindowDraws(self._runner, self.program.result[1], arrays, generation)
+        return draws.run(arrays)
 
     def take_back(self, state, snapshot):
         """Give the arrays of ``state`` the values of ``snapshot``, by a program."""
@@ -240,6 +249,12 @@ class GraphRunner(Runner):
             if known is x:
                 return self.host(logits)
         return super().logits(x)
+
+    def _sampled(self, x, arrays):
+        window = None if self._last is None else self._last[1]
+        if window is None or window.program.result[0].x is not x:
+            return super()._sampled(x, arrays)
+        return window.draw(arrays)
 
     def snapshot(self, slot):
         """As :meth:`Runner.snapshot`; the arrays are kept by the run that follows."""

@@ -1,7 +1,8 @@
 """The sampler as the engine calls it: what a window's rows emit, and what the drafter draws.
 
 Everything between the engine and a sampler passes through here. The rules are those of ``reference/exact/sampler.py``
-and ``reference/exact/speculative.py``: integer masses, so a token never depends on where it was drawn.
+and ``reference/exact/speculative.py``: integer masses, so a token never depends on where it was drawn. Greedy and
+exact-match tokens may come from the device (``draws``); rejection sampling and drafts are drawn here.
 """
 
 from dataclasses import replace
@@ -14,6 +15,7 @@ from ..reference.exact import speculative
 from ..reference.exact.sampler import MASS_BITS, distribution, draw, uniform
 from ..reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
 from ..reference.sampler import DRAFTER
+from .draws import Draw
 
 ACCEPTANCES = "greedy", "exact_match", "rejection"
 
@@ -25,36 +27,46 @@ def _recent(history, options):
     return history if options.last_n < 0 else history[max(0, len(history) - options.last_n) :]
 
 
-def _drawn(request, options, logits, drafts):
-    """The tokens int32 [rows] that the rows after the sequence and each of its ``drafts`` draw, or error codes."""
-    recent, rows = _recent(request.sequence, options), np.arange(len(logits))
-    line = np.array([[*recent, *drafts]], np.int32)
-    positions = len(request.sequence) - 1 + rows
-    return sample(logits, options, line, len(recent) + rows, request.seed, positions, slots=0)
+def asked_draw(request, drafts):
+    """What the rows after the sequence and each of its ``drafts`` draw with: a :class:`~qsa.engine.draws.Draw`. None
+    under rejection sampling, which needs their logits."""
+    if request.acceptance == "rejection":
+        return None
+    recent, position = _recent(request.sequence, request.sampling), len(request.sequence) - 1
+    return Draw(request.sampling, [*recent, *drafts], len(recent), request.seed, position)
 
 
-def accept(request, logits, drafts, lists):
+def _drawn(request, logits, drafts):
+    """The tokens int32 [rows] that the rows of ``logits`` draw, or error codes."""
+    one, rows = asked_draw(request, drafts), np.arange(len(logits))
+    line = np.array([one.line], np.int32)
+    return sample(logits, one.options, line, one.length + rows, one.seed, one.position + rows, slots=0)
+
+
+def accept(request, logits, drafts, lists, tokens=None):
     """Which of a window's drafts stand, and what it emits.
 
-    logits  [rows, vocab] float32 on the host, of the last token and the drafts
+    logits  [rows, vocab] float32 on the host, of the last token and the drafts; None where ``tokens`` are given
     drafts  ids; lists: what each was drawn from, (ids, masses) or None. One for each row but the last, or more: those
             whose rows did not run
+    tokens  int32 [rows], what :func:`asked_draw`'s rows have drawn on the device, or error codes; None: drawn here
 
     Returns (accepted drafts, emitted ids: one for each of them and one more, at most one for each row). Row t's
     position is that of its own token, so what it draws depends on no window. Raises ValueError on a row's logits that
     are NaN or +inf, unless an earlier row has settled what is emitted.
     """
-    rows = len(logits)
+    own = logits if tokens is None else tokens
+    rows = len(own)
     if len(drafts) >= rows:
         # The last row judges the first draft that did not run. Were it to draw instead, a draft would be judged or not
         # by what it is, and rejection sampling would emit what runs more often than the model does. The row that would
         # follow is a stand-in: nothing that it says is emitted.
-        logits, drafts, lists = np.concatenate([logits, logits[-1:]]), drafts[:rows], lists[:rows]
+        own, drafts, lists = np.concatenate([own, own[-1:]]), drafts[:rows], lists[:rows]
     if request.acceptance == "rejection":
         history, position = _recent(request.sequence, request.sampling), len(request.sequence) - 1
-        accepted, said = speculative.rejection(logits, drafts, lists, history, request.sampling, request.seed, position)
+        accepted, said = speculative.rejection(own, drafts, lists, history, request.sampling, request.seed, position)
     else:
-        tokens = _drawn(request, request.sampling, logits, drafts)
+        tokens = _drawn(request, own, drafts) if tokens is None else own
         accepted, said = emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
     return accepted, said[:rows]
 

@@ -9,18 +9,21 @@ import numpy as np
 class Part:
     """One slot's rows of a window that has run.
 
-    logits   [rows, vocab] float32 on the host; streams [rows, hc_count, hidden], the backend's
+    logits   [rows, vocab] float32 on the host, None where every slot's tokens are drawn; streams [rows, hc_count,
+             hidden], the backend's
     rows     slice of the window's rows
+    tokens   int32 [rows] drawn on the device as asked, or error codes; None where the logits are to be drawn from
     error    None, or what the window raised before its slots ran again one by one, or this one without its drafts
     """
 
     runner: object
     slot: object
-    logits: np.ndarray
+    logits: np.ndarray | None
     streams: object
     rows: slice
     journal: list
     snapshot: object
+    tokens: np.ndarray | None = None
     error: Exception | None = None
 
     def commit(self, keep):
@@ -38,8 +41,11 @@ class Part:
             self.runner.replay(self.journal, slice(self.rows.start, self.rows.start + keep), self.slot)
 
 
-def run_window(runner, ids, slots):
+def run_window(runner, ids, slots, draws=None):
     """Run a window: for every one of ``slots`` its entry of ``ids`` (a list: the last token and its drafts).
+
+    ``draws``: for every slot a :class:`~qsa.engine.draws.Draw`, or None for one whose logits are needed; without them
+    all are.
 
     Returns for every slot a :class:`Part`, or the exception that its first row raised. When a call fails, its slots go
     back to where they were and run one by one: the bytes are the same. A slot that fails alone runs once more without
@@ -47,25 +53,28 @@ def run_window(runner, ids, slots):
     """
     # One row alone cannot be rejected, and nobody is there whom its failure could harm.
     reversible = len(slots) > 1 or len(ids[0]) > 1
+    draws = [None] * len(slots) if draws is None else draws
     snapshots = [runner.snapshot(slot) if reversible else None for slot in slots]
     journal = []
     try:
         output = runner.run([np.asarray(one, np.int64) for one in ids], slots, journal)
-        logits = runner.logits(output.x)
+        drawn = runner.draw(output.x, draws, [len(one) for one in ids])
+        logits = runner.logits(output.x) if any(tokens is None for tokens in drawn) else None
     except Exception as error:
         if not reversible:
             return [error]
         for slot, snapshot in zip(slots, snapshots, strict=True):
             runner.restore(slot, snapshot)
-        again = zip(ids, slots, strict=True) if len(slots) > 1 else [(ids[0][:1], slots[0])]
-        parts = [run_window(runner, [one], [slot])[0] for one, slot in again]
+        again = zip(ids, slots, draws, strict=True) if len(slots) > 1 else [(ids[0][:1], slots[0], draws[0])]
+        parts = [run_window(runner, [one], [slot], [draw])[0] for one, slot, draw in again]
         for part in parts:
             if isinstance(part, Part):
                 part.error = part.error or error
         return parts
     ends = np.cumsum([len(one) for one in ids]).tolist()
     parts = []
-    for one, slot, end, snapshot in zip(ids, slots, ends, snapshots, strict=True):
+    for one, slot, end, snapshot, tokens in zip(ids, slots, ends, snapshots, drawn, strict=True):
         rows = slice(end - len(one), end)
-        parts.append(Part(runner, slot, logits[rows], output.streams[rows], rows, journal, snapshot))
+        own = None if logits is None else logits[rows]
+        parts.append(Part(runner, slot, own, output.streams[rows], rows, journal, snapshot, tokens))
     return parts

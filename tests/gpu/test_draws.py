@@ -1,0 +1,81 @@
+"""Tokens drawn on the device: an engine's texts are the CPU's, and only tokens come to the host."""
+
+import numpy as np
+import pytest
+from draw_cases import JOBS, Told, Watching
+from model_cases import GOLDEN_CONFIG
+
+from qsa.engine import Engine, Sampling, generate
+from qsa.engine.runner import Runner
+from qsa.kernels import cpu
+from qsa.kernels import cuda as backend
+from qsa.kernels.cuda.host import launches
+from qsa.kernels.float_model import FloatModel
+from qsa.reference.exact.model import ExactModel
+from qsa.reference.random_model import random_model, random_tensors
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ExactModel.from_model(random_model(GOLDEN_CONFIG, 1, draft=True), backend=cpu)
+
+
+@pytest.fixture(scope="module")
+def told(model):
+    return Told(model, JOBS)
+
+
+@pytest.fixture(scope="module")
+def on_device(model):
+    return ExactModel(model.config, model.stored, backend=backend)
+
+
+@pytest.mark.parametrize("slots", [1, 3, 6])
+@pytest.mark.parametrize("drafting", [False, True])
+def test_texts_are_the_cpus_and_no_logits_come_to_the_host(told, on_device, slots, drafting):
+    before, runner = launches().get("sample", 0), Watching(on_device)
+    for _ in range(3):  # the same slots again, whose windows and draws are replays by then
+        told.check(on_device, runner, slots, JOBS, drafting)
+    assert runner.brought == 0 and launches()["sample"] > before
+
+
+def test_draws_are_replayed(on_device):
+    """A window of a text under way launches nothing but its graphs."""
+    runner = Watching(on_device)
+    engine = Engine(on_device, 1, 64, runner=runner)
+    options = Sampling(temperature=1.2, repeat=1.3, top_p=0.9)
+    request = engine.submit([1, 2, 3], 40, options, seed=5)
+    while len(request.tokens) < 25:
+        engine.step()
+    # The history's line has outgrown its first sizes, and will not outgrow 32 before token 29.
+    before = launches()
+    while len(request.tokens) < 28:
+        engine.step()
+    assert launches() == before and runner.brought == 0
+    engine.run()
+    assert request.error is None and len(request.tokens) == 40
+
+
+def test_a_runner_without_programs_draws_there_too(told, on_device):
+    class Plain(Runner):
+        def logits(self, x):
+            raise AssertionError("logits came to the host")
+
+    told.check(on_device, Plain(on_device), 3, JOBS)
+
+
+def test_the_float_arithmetic_draws_there_too():
+    """The logits being what they are, the device draws from them what the host would."""
+    import cupy
+
+    float_model = FloatModel(GOLDEN_CONFIG, random_tensors(GOLDEN_CONFIG, 5), backend=backend, xp=cupy)
+    ids = np.random.default_rng(5).integers(1, 256, 40)
+    options = {"max_tokens": 12, "sampling": Sampling(1.3, 20, 0.95, 0.02, repeat=1.3), "seed": 7}
+    on_host, before = Runner(float_model), launches().get("sample", 0)
+    on_host.sampler = None
+    want = generate(float_model, ids, runner=on_host, **options).tokens
+    assert launches().get("sample", 0) == before
+    assert generate(float_model, ids, **options).tokens == want
+    assert launches()["sample"] == before + 12
