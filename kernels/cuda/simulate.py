@@ -12,22 +12,24 @@ Arguments are NumPy arrays (written in place) and numbers. A kernel file takes e
 
 What is found, each as a :class:`SimulationError` that names kernel, block, lane and source line (``kind``):
 
-``barrier``     not reached by all its lanes; lanes of one warp at different lines; a wait on memory that never ends
+``barrier``     not reached by all its lanes; lanes of one warp at different lines; a wait on memory that never ends;
+                an mbarrier that other bytes come to than it expects, or whose block ends before they come
 ``divergence``  a shuffle, vote, ``mma`` or ``ldmatrix`` that lanes of its mask do not reach, or reach elsewhere
-``unwritten``   a read of shared or local memory never written, or to which an asynchronous copy is still under way
+``unwritten``   a read of shared or local memory never written, or to which an asynchronous copy is still under way; an
+                mbarrier never initialised
 ``bounds``      shared, local or global access outside its array; negative indices
 ``alignment``   an address that is no multiple of the access's size
 ``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
-                and votes order registers, not memory
+                and votes order registers, not memory; what blocks of a cluster send each other has rules of its own
+                (``simulate_cluster``)
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
-``device``      an instruction that the simulated device does not have: ``mapa`` (sm_90), ``mma`` and ``cp.async``
-                (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
+``device``      an instruction that the simulated device does not have: those of clusters and mbarriers (sm_90), ``mma``
+                and ``cp.async`` (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
 ``python``      any other exception
 
 ``cp.async`` data land at the lane's wait, not before. Blocks run one after another; one that only polls global memory
 (atomics, volatile and acquire loads) lets the next begin, up to ``settings.resident``; those of a cluster begin
-together (``simulate_cluster``). ``settings.order = "backwards"``
-runs blocks and warps in the opposite order.
+together. ``settings.order = "backwards"`` runs blocks and warps in the opposite order.
 
 Where it differs from a device: integers are unbounded between typed constructors (numba widens to 64 bits); an int
 times a float32 stays float32 (numba: float64; the PTX checks look for that); ``clz`` counts from bit 31 (numba: from
@@ -107,7 +109,7 @@ def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
         together.blocks = [make(i * cluster + rank, ClusterMemory(shared)) for rank in range(cluster)]
         for one in together.blocks:
             one.cluster = together
-        return together.blocks
+        return together.blocks[::-1] if backwards else together.blocks
 
     State.capability = settings.properties.compute_capability
     run_grid(start, blocks // cluster, settings.order, settings.resident)

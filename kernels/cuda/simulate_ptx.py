@@ -21,12 +21,14 @@ from .simulate_arithmetic import (  # noqa: F401
 )
 from .simulate_arrays import GlobalArray, SharedArray
 from .simulate_cluster import (  # noqa: F401
-    cluster_arrive,
+    cluster_arrive_relaxed,
     cluster_wait,
+    fence_mbarrier_init,
     map_shared,
-    red_cluster_max_i32,
-    st_cluster_i64,
-    st_cluster_v2_i64,
+    mbarrier_arrive_expect,
+    mbarrier_init,
+    mbarrier_try_wait,
+    receive,
 )
 from .simulate_matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
 from .simulate_state import State, fault, requires
@@ -106,6 +108,16 @@ def _st_shared(kind):
     return store
 
 
+def _st_async(kind):
+    form, size, _ = _forms(kind)
+
+    def store(address, *values):
+        data, offset = receive(address, size, values[-1])
+        data[offset : offset + size] = _packed(form, values[:-1])
+
+    return store
+
+
 def _find(address, size, what):
     return State.lane.block.globals.find(address, size, what)
 
@@ -140,6 +152,7 @@ _SHARED = ("i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32"
 _GLOBAL = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
 globals().update({f"ld_shared_{kind}": _ld_shared(kind) for kind in ("u8", "s8", *_SHARED)})
 globals().update({f"st_shared_{kind}": _st_shared(kind) for kind in ("u8", "u16", *_SHARED)})
+globals().update({f"st_async_{kind}": _st_async(kind) for kind in ("i64", "v2_i64", "v4_i32")})
 globals().update({f"ld_global_{kind}": _ld_global(kind) for kind in _GLOBAL})
 globals().update({f"ld_global_{kind}_nc": _ld_global(kind) for kind in _GLOBAL})
 globals().update({f"st_global_{kind}": _st_global(kind) for kind in _GLOBAL})

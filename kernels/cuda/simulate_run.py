@@ -20,11 +20,12 @@ PATIENCE = 50
 class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
-    looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers.
-    ``place`` is its place in the warp; ``go()`` switches to it."""
+    looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers,
+    ``awaits()`` says what a polling lane waits for, where that is known. ``place`` is its place in the warp; ``go()``
+    switches to it."""
 
     __slots__ = (
-        *("arrivals", "block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
+        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
         *("seen", "thread", "value", "waits", "warp"),
     )
 
@@ -32,7 +33,7 @@ class Lane:
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
         self.place, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
-        self.value = None
+        self.value = self.awaits = None
         self.arrivals = self.waits = 0
         self.greenlet = greenlet(self._run)
         self.greenlet.gr_context = copy_context()
@@ -101,7 +102,7 @@ class Block:
             if State.lane.greenlet.dead:
                 self.running -= 1
                 if self.cluster is not None:
-                    self.cluster.exits.append(State.lane.arrivals)
+                    self.cluster.leave(State.lane)
                 State.progress += 1
         if self.running and not self.polling:
             stuck(self)
@@ -131,6 +132,13 @@ def run_grid(start, count, order, resident):
                 under_way += start(waiting.pop())
                 idle = 0
             elif idle > PATIENCE:
-                lane = under_way[0].polling[0]
-                message = f"spins for ever: {len(under_way)} blocks under way, {len(waiting)} not started"
-                fault("barrier", message, lane)
+                _spins(under_way, len(waiting))
+
+
+def _spins(under_way, n_waiting):
+    """A fault that says what the polling lanes of the blocks ``under_way`` wait for."""
+    known = [lane for block in under_way for lane in block.polling if lane.awaits]
+    awaited = dict.fromkeys(lane.awaits() for lane in known)
+    message = f"spins for ever: {len(under_way)} blocks under way, {n_waiting} not started"
+    lane = known[0] if known else under_way[0].polling[0]
+    fault("barrier", "; ".join([message, *awaited]), lane)

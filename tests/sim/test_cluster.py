@@ -1,124 +1,197 @@
-"""Clusters in the simulator: what blocks send each other arrives, and what is not ordered by a barrier is found."""
+"""Clusters in the simulator: what blocks send each other arrives; ``barrier.cluster``; which devices have them."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from cluster_runs import (
+    DATA,
+    await_bytes,
+    both_orders,
+    cuda,
+    each_fault,
+    int32,
+    int64,
+    meet,
+    opened,
+    ptx,
+    received,
+    run,
+    send,
+)
 
 from qsa.kernels.cuda import simulate
-from qsa.kernels.cuda.host import Properties
 from qsa.kernels.cuda.simulate import SimulationError
 
-ptx, compiler = simulate.load("ptx"), simulate.load("compiler")
-cuda, int32, int64 = compiler.cuda, compiler.int32, compiler.int64
 
-
-def run(body, blocks=3, cluster=3, lanes=32):
-    """``body(shared, rank, lane, out)`` on every lane of a cluster; what it wrote to ``out`` [blocks, lanes]."""
-
-    @compiler.kernel()
-    def kernel(out):
-        shared = ptx.shared_base(cuda.shared.array(0, int32))
-        body(shared, cuda.blockIdx.x, cuda.threadIdx.x, out)
-
-    out = np.full((blocks, lanes), -1, np.int64)
-    simulate.launch(kernel, blocks, lanes, (out,), shared=4096, cluster=cluster)
-    return out
-
-
-def meet():
-    ptx.cluster_arrive()
-    ptx.cluster_wait()
-
-
-def test_stores_arrive():
-    """Every block sends lane + 100 * rank to the next one, and to all a pair."""
+@both_orders
+def test_stores_of_every_form_arrive(order):
+    """Every lane of every block sends to every block, its own included; what came is kept by sender."""
 
     def body(shared, rank, lane, out):
-        meet()
-        ptx.st_cluster_i64(ptx.map_shared(int32(shared + lane * 8), (rank + 1) % 3), int64(lane + 100 * rank))
+        opened(shared, lane, 3 * 32 * 40)
         for to in range(3):
-            at = int32(shared + 512 + (rank * 32 + lane) * 16)
-            ptx.st_cluster_v2_i64(ptx.map_shared(at, to), int64(rank), int64(-lane))
-        meet()
-        total = ptx.ld_shared_i64(int32(shared + lane * 8))
+            mine = int32(shared + DATA + (rank * 32 + lane) * 40)
+            wide = int32(shared + DATA + 3840 + (rank * 32 + lane) * 32)
+            counts = ptx.map_shared(shared, to)
+            ptx.st_async_i64(ptx.map_shared(mine, to), int64(100 * rank + lane), counts)
+            ptx.st_async_v2_i64(ptx.map_shared(wide, to), int64(rank), int64(-lane), counts)
+            # A register's 32 bits, of either sign.
+            values = int32(7), int32(-lane), 0xFFFFFFFF, int32(to)
+            ptx.st_async_v4_i32(ptx.map_shared(int32(wide + 16), to), *values, counts)
+        await_bytes(shared)
+        total = 0
         for sender in range(3):
-            x, y = ptx.ld_shared_v2_i64(int32(shared + 512 + (sender * 32 + lane) * 16))
-            total += 10000 * x + 1000000 * y
+            wide = int32(shared + DATA + 3840 + (sender * 32 + lane) * 32)
+            total += ptx.ld_shared_i64(int32(shared + DATA + (sender * 32 + lane) * 40))
+            x, y = ptx.ld_shared_v2_i64(wide)
+            a, b, c, d = ptx.ld_shared_v4_i32(int32(wide + 16))
+            assert (x, y, a, b, c, d) == (sender, -lane, 7, -lane, -1, rank)
         out[rank, lane] = total
 
-    lane = np.arange(32)
-    wanted = [lane + 100 * ((rank + 2) % 3) + 30000 - 3000000 * lane for rank in range(3)]
-    np.testing.assert_array_equal(run(body), wanted)
+    np.testing.assert_array_equal(run(body, order), np.tile(300 + 3 * np.arange(32), (3, 1)))
 
 
-@pytest.mark.parametrize("order", ["forwards", "backwards"])
-def test_maxima_fold(order):
+@both_orders
+def test_bytes_may_come_before_they_are_expected(order):
+    """Rank 0 expects them once all have been sent, and more arrives than bytes."""
+
     def body(shared, rank, lane, out):
-        ptx.st_shared_i32(int32(shared + lane * 4), int32(-5))
+        if lane == 0:
+            ptx.mbarrier_init(shared, int32(2))
+            ptx.fence_mbarrier_init()
+        cuda.syncthreads()
         meet()
-        for to in range(3):
-            ptx.red_cluster_max_i32(ptx.map_shared(int32(shared + lane * 4), to), int32(lane * (rank - 1)))
+        if rank > 0:
+            send(shared, 0, 32 * rank + lane, rank)
         meet()
-        out[rank, lane] = ptx.ld_shared_i32(int32(shared + lane * 4))
+        if rank == 0:
+            assert ptx.mbarrier_try_wait(shared, int32(0)) == 0
+            cuda.syncthreads()
+            if lane == 0:
+                ptx.mbarrier_arrive_expect(shared, int32(512))
+                assert ptx.mbarrier_try_wait(shared, int32(0)) == 0
+            cuda.syncthreads()
+            if lane == 1:
+                ptx.mbarrier_arrive_expect(shared, int32(0))
+            await_bytes(shared)
+            out[0, lane] = received(shared, 32 + lane) + received(shared, 64 + lane)
 
-    with simulate.configured(order=order):
-        np.testing.assert_array_equal(run(body), np.tile(np.arange(32), (3, 1)))
+    np.testing.assert_array_equal(run(body, order)[0], 3)
 
 
-def test_blocks_that_end_are_not_awaited():
+@both_orders
+def test_blocks_that_end_are_not_awaited(order):
     def body(shared, rank, lane, out):
         if rank == 2:
             return
+        opened(shared, lane, 32 * 8)
+        send(shared, 1 - rank, lane, rank)
+        await_bytes(shared)
+        out[rank, lane] = received(shared, lane)
+
+    np.testing.assert_array_equal(run(body, order)[:, 0], [1, 0, -1])
+
+
+def test_phases_have_parities():
+    """Until its first phase ends, an mbarrier's phase of parity 1 counts as over."""
+
+    def body(shared, rank, lane, out):
+        if lane == 0:
+            ptx.mbarrier_init(shared, int32(1))
+            found = []
+            for _ in range(3):
+                found += [ptx.mbarrier_try_wait(shared, int32(parity)) for parity in (0, 1)]
+                ptx.mbarrier_arrive_expect(shared, int32(0))
+            for i in range(6):
+                out[rank, i] = found[i]
+
+    assert run(body)[1, :6].tolist() == [0, 1, 1, 0, 0, 1]
+
+
+def test_a_block_knows_its_own_by_its_barrier():
+    """No fence and no barrier of the cluster is needed for that."""
+
+    def body(shared, rank, lane, out):
+        if lane == 0:
+            ptx.mbarrier_init(shared, int32(1))
+        cuda.syncthreads()
+        if lane == 1:
+            ptx.mbarrier_arrive_expect(shared, int32(0))
+        await_bytes(shared)
+        out[rank, lane] = 1
+
+    assert (run(body) == 1).all()
+
+
+def test_a_warp_may_know_by_the_barrier_of_the_cluster():
+    """A fenced mbarrier needs no ``syncthreads`` in its own block."""
+
+    def body(shared, rank, lane, out):
+        if lane == 0:
+            ptx.mbarrier_init(shared, int32(1))
+            ptx.fence_mbarrier_init()
         meet()
-        ptx.st_cluster_i64(ptx.map_shared(int32(shared + lane * 8), 1 - rank), int64(rank))
+        if lane == 40:
+            ptx.mbarrier_arrive_expect(shared, int32(0))
+        await_bytes(shared)
+        out[rank, lane] = 1
+
+    assert (run(body, lanes=64) == 1).all()
+
+
+@both_orders
+def test_a_later_fence_leaves_an_earlier_one_as_it_is(order):
+    def body(shared, rank, lane, out):
+        opened(shared, lane, 256)
+        if lane == 0:
+            ptx.mbarrier_init(int32(shared + 8), int32(1))
+            ptx.fence_mbarrier_init()
+        send(shared, (rank + 1) % 3, lane, rank)
+        await_bytes(shared)
+        out[rank, lane] = received(shared, lane)
+
+    assert run(body, order)[:, 31].tolist() == [2, 0, 1]
+
+
+@both_orders
+def test_a_long_relay(order):
+    """Block to block and on, an mbarrier each time: bytes that come are progress, though all else polls."""
+    hops, mbarriers = 200, 4096
+
+    def body(shared, rank, lane, out):
+        if lane == 0:
+            for hop in range(rank, hops, 3):
+                ptx.mbarrier_init(int32(shared + mbarriers + 8 * hop), int32(1))
+                ptx.mbarrier_arrive_expect(int32(shared + mbarriers + 8 * hop), int32(8 if hop else 0))
+            ptx.fence_mbarrier_init()
         meet()
-        out[rank, lane] = ptx.ld_shared_i64(int32(shared + lane * 8))
+        if lane == 0:
+            for hop in range(rank, hops, 3):
+                await_bytes(int32(shared + mbarriers + 8 * hop))
+                value = received(shared, hop) if hop else 0
+                if hop + 1 < hops:
+                    send(shared, (hop + 1) % 3, hop + 1, value + 2, counts=mbarriers + 8 * (hop + 1))
+            out[rank, 0] = value
 
-    np.testing.assert_array_equal(run(body)[:, 0], [1, 0, -1])
-
-
-def send(shared, rank, lane):
-    ptx.st_cluster_i64(ptx.map_shared(int32(shared + lane * 8), (rank + 1) % 3), int64(lane))
-
-
-def read_without_a_barrier(shared, rank, lane, out):
-    ptx.st_shared_i64(int32(shared + lane * 8), int64(0))
-    meet()
-    send(shared, rank, lane)
-    out[rank, lane] = ptx.ld_shared_i64(int32(shared + lane * 8))
+    assert run(body, order)[:, 0].tolist() == [396, 398, 394]
 
 
-def read_between_arrival_and_wait(shared, rank, lane, out):
-    ptx.st_shared_i64(int32(shared + lane * 8), int64(0))
-    meet()
-    send(shared, rank, lane)
-    ptx.cluster_arrive()
-    out[rank, lane] = ptx.ld_shared_i64(int32(shared + lane * 8))
-    ptx.cluster_wait()
+@both_orders
+def test_blocks_of_a_cluster_begin_in_order(order):
+    def body(shared, rank, lane, out):
+        if lane == 0:
+            out[rank, 0] = sum(int(out[other, 0] >= 0) for other in range(3))
+
+    assert run(body, order)[:, 0].tolist() == ([0, 1, 2] if order == "forwards" else [2, 1, 0])
 
 
-def send_to_what_is_in_use(shared, rank, lane, out):
-    ptx.st_shared_i64(int32(shared + lane * 8), int64(0))
-    send(shared, rank, lane)
-    meet()
+def arrives_twice_at_the_cluster(shared, rank, lane, out):
+    ptx.cluster_arrive_relaxed()
+    ptx.cluster_arrive_relaxed()
 
 
-def send_twice(shared, rank, lane, out):
-    meet()
-    ptx.st_cluster_i64(ptx.map_shared(shared, 0), int64(rank))
-    meet()
-
-
-def fold_into_nothing(shared, rank, lane, out):
-    meet()
-    ptx.red_cluster_max_i32(ptx.map_shared(shared, 0), int32(rank))
-
-
-def arrive_twice(shared, rank, lane, out):
-    ptx.cluster_arrive()
-    ptx.cluster_arrive()
-
-
-def wait_alone(shared, rank, lane, out):
+def waits_alone_at_the_cluster(shared, rank, lane, out):
     ptx.cluster_wait()
 
 
@@ -129,46 +202,52 @@ def one_block_stays_away(shared, rank, lane, out):
     meet()
 
 
-def beyond_the_cluster(shared, rank, lane, out):
-    ptx.map_shared(shared, 3)
-
-
-def beyond_the_memory(shared, rank, lane, out):
+def orders_memory_by_the_cluster(shared, rank, lane, out):
+    """The relaxed arrival does not."""
+    if lane == 0:
+        ptx.st_shared_i32(shared, int32(1))
     meet()
-    ptx.st_cluster_i64(ptx.map_shared(int32(shared + 4096), 0), int64(0))
+    out[rank, lane] = ptx.ld_shared_i32(shared)
 
 
-@pytest.mark.parametrize(
-    ("body", "kind"),
+test_faults = each_fault(
     [
-        (read_without_a_barrier, "race"),
-        (read_between_arrival_and_wait, "race"),
-        (send_to_what_is_in_use, "race"),
-        (send_twice, "race"),
-        (fold_into_nothing, "unwritten"),
-        (arrive_twice, "barrier"),
-        (wait_alone, "barrier"),
-        (one_block_stays_away, "barrier"),
-        (beyond_the_cluster, "bounds"),
-        (beyond_the_memory, "bounds"),
-    ],
-    ids=lambda x: getattr(x, "__name__", x),
+        (arrives_twice_at_the_cluster, "barrier", "arrives again without a wait"),
+        (waits_alone_at_the_cluster, "barrier", "without having arrived"),
+        (one_block_stays_away, "barrier", "spins .* 32 lanes at barrier.cluster 0"),
+        (orders_memory_by_the_cluster, "race", "lane 0 wrote"),
+    ]
 )
-def test_faults(body, kind):
-    with pytest.raises(SimulationError) as found:
-        run(body)
-    assert found.value.kind == kind, found.value
 
 
-def test_a_launch_that_is_no_cluster():
-    with pytest.raises(SimulationError, match="not launched as a cluster"):
-        run(lambda shared, rank, lane, out: meet(), cluster=1)
+INSTRUCTIONS = {
+    "map_shared": (0, 0),
+    "cluster_arrive_relaxed": (),
+    "cluster_wait": (),
+    "mbarrier_init": (0, 1),
+    "fence_mbarrier_init": (),
+    "mbarrier_arrive_expect": (0, 0),
+    "mbarrier_try_wait": (0, 0),
+    "st_async_i64": (0, 0, 0),
+    "st_async_v2_i64": (0, 0, 0, 0),
+    "st_async_v4_i32": (0, 0, 0, 0, 0, 0),
+}
+
+
+@pytest.mark.parametrize(("name", "arguments"), INSTRUCTIONS.items())
+def test_instructions_of_sm_90(name, arguments):
+    older = replace(simulate.settings.properties, compute_capability=(8, 9))
+    with simulate.configured(properties=older), pytest.raises(SimulationError, match="needs sm_90") as found:
+        run(lambda shared, rank, lane, out: getattr(ptx, name)(*arguments))
+    assert found.value.kind == "device"
+
+
+@pytest.mark.parametrize(("name", "arguments"), INSTRUCTIONS.items())
+def test_a_launch_that_is_no_cluster(name, arguments):
+    with pytest.raises(SimulationError, match=r"not launched as a cluster|the cluster has 0 blocks"):
+        run(lambda shared, rank, lane, out: getattr(ptx, name)(*arguments), cluster=1)
+
+
+def test_clusters_fill_the_grid():
     with pytest.raises(ValueError, match="cluster = 2"):
         run(lambda shared, rank, lane, out: None, cluster=2)
-
-
-def test_an_older_device():
-    older = Properties("older", (8, 6), 4, 99 * 1024, 100 * 1024, 4 << 20)
-    with simulate.configured(properties=older), pytest.raises(SimulationError) as found:
-        run(lambda shared, rank, lane, out: ptx.map_shared(shared, 0))
-    assert found.value.kind == "device"
