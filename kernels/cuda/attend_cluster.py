@@ -1,60 +1,102 @@
 """What the blocks of one row tell each other in the exact ``attend`` where a cluster holds them (sm_90).
 
-Blocks write straight into each other's shared memory, and ``barrier.cluster`` says when all has come: maxima are folded
-into every block's records; mass and sums land in the *inbox* of the block whose share of the outputs they are. The
-blocks of a row and KV head are one cluster, so a block's split is its rank. Three barriers:
+Blocks store straight into each other's shared memory, asynchronously, and every store counts its bytes on a barrier of
+the block that it goes to; a block waits until the bytes that it expects are there. So nobody fences memory and nobody
+waits for a block's other work. The blocks of a row and KV head are one cluster, so a block's split is its rank. Each
+has two such barriers, one for the maxima of all blocks and one for mass and sums, and what comes is kept by sender: the
+maxima in the *box*, mass and sums in the *inbox* of the block whose share of the outputs they are.
 
-1. all records are set (arrived at early, waited for late), so that maxima may be folded into them
-2. all maxima have come
-3. all sums have come; after it no block looks into another, so blocks may end
-
-int8 V alone. Blocks beyond a row's ``active`` ones end at once; barriers do not wait for them.
+``barrier.cluster`` is met once, arrived at early and waited for late: until then a block's barriers may not be set up.
+A block ends when all that it expects has come, and nothing else is ever sent to it. int8 V alone. Blocks beyond a row's
+``active`` ones end at once; nobody waits for them.
 """
 
-from .attend_layout import HEAD_BYTES, HEADS
+from ...reference.exact.attend import NO_CELL
+from .attend_layout import BOX_BYTES, HEAD_BYTES, HEADS
 from .attend_outputs import owner_of
-from .compiler import device_function, int32, int64, uint32
+from .attend_query import FULL
+from .compiler import cuda, device_function, int32, int64, uint32
 from .ptx import (
+    fence_mbarrier_init,
     ld_shared_i32,
     ld_shared_i64,
     ld_shared_v2_i64,
+    ld_shared_v4_i32,
     map_shared,
-    red_cluster_max_i32,
-    st_cluster_i64,
-    st_cluster_v2_i64,
+    mbarrier_arrive_expect,
+    mbarrier_init,
+    mbarrier_try_wait,
+    st_async_i64,
+    st_async_v2_i64,
+    st_async_v4_i32,
+    st_shared_i32,
 )
 
 KINDS = 5
 """Maxima of a head."""
+
+PIECES = HEADS * BOX_BYTES // 16
+"""16-byte pieces of a block's maxima: 8 words a head, of which ``KINDS`` count."""
 
 LANES = 2
 """Lanes that share the senders of a pair."""
 
 
 @device_function
-def fold_maxima(maxima, records, active, thread, threads):
-    """Fold this block's maxima into the records of all ``active`` blocks; 64 lanes a block, of which 60 have a word."""
-    word = int32(thread & 63)
-    if word < HEADS * KINDS:
-        head = int32(uint32(word) // uint32(KINDS))
-        at = int32(head * HEAD_BYTES + (word - head * KINDS) * 4)
-        value = ld_shared_i32(int32(maxima + at))
-        for rank in range(thread >> 6, active, int32(threads >> 6)):
-            red_cluster_max_i32(map_shared(int32(records + at), int32(rank)), value)
+def open_barriers(maxima_here, sums_here, active, places):
+    """One lane: set up this block's barriers, at two shared addresses, for the maxima of ``active`` blocks and for
+    their masses and sums of ``places`` places."""
+    mbarrier_init(maxima_here, int32(1))
+    mbarrier_init(sums_here, int32(1))
+    fence_mbarrier_init()
+    mbarrier_arrive_expect(maxima_here, int32(active * (HEADS * BOX_BYTES)))
+    mbarrier_arrive_expect(sums_here, int32(active * (HEADS * 8 + places * 16)))
 
 
 @device_function
-def tell_mass(masses, split, active, head, mass_of, lane):
+def await_bytes(barrier):
+    """Return once all that ``barrier`` expects has come."""
+    while mbarrier_try_wait(barrier, int32(0)) == 0:
+        pass
+
+
+@device_function
+def tell_maxima(box, maxima, split, active, maxima_here, thread):
+    """This block's maxima to the boxes, int32 [senders, 12, 8], of all ``active`` blocks: a lane each piece, of 384."""
+    if thread < active * PIECES:
+        rank = int32(uint32(thread) // uint32(PIECES))
+        piece = int32(thread - rank * PIECES)
+        a, b, c, d = ld_shared_v4_i32(int32(maxima + (piece >> 1) * HEAD_BYTES + (piece & 1) * 16))
+        at = map_shared(int32(box + (split * PIECES + piece) * 16), rank)
+        st_async_v4_i32(at, a, b, c, d, map_shared(maxima_here, rank))
+
+
+@device_function
+def fold_maxima(box, records, active, head, lane):
+    """One warp, one head: its maxima over all ``active`` blocks, from the box to its record."""
+    word, value = int32(lane & 7), int32(NO_CELL)
+    for sender in range(lane >> 3, active, int32(4)):
+        value = max(value, ld_shared_i32(int32(box + (sender * HEADS + head) * BOX_BYTES + word * 4)))
+    for distance in (8, 16):
+        value = max(value, int32(cuda.shfl_xor_sync(FULL, value, distance)))
+    if lane < KINDS:
+        st_shared_i32(int32(records + head * HEAD_BYTES + word * 4), value)
+    cuda.syncwarp()
+
+
+@device_function
+def tell_mass(masses, split, active, head, mass_of, sums_here, lane):
     """One warp, one head: this block's mass of it to every block's inbox, int64 [senders, 12]."""
     if lane < active:
-        st_cluster_i64(map_shared(int32(masses + (split * HEADS + head) * 8), lane), mass_of)
+        st_async_i64(map_shared(int32(masses + (split * HEADS + head) * 8), lane), mass_of, map_shared(sums_here, lane))
 
 
 @device_function
-def tell_pair(inbox, split, own, share_of, told, x, y):
+def tell_pair(inbox, split, own, share_of, told, x, y, sums_here):
     """This block's two sums of a place to the inbox of its owner, int64 [senders, own, 2]."""
     owner = owner_of(told, share_of)
-    st_cluster_v2_i64(map_shared(int32(inbox + ((split - owner) * own + told) * 16), owner), x, y)
+    at = map_shared(int32(inbox + ((split - owner) * own + told) * 16), owner)
+    st_async_v2_i64(at, x, y, map_shared(sums_here, owner))
 
 
 @device_function

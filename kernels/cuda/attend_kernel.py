@@ -22,6 +22,8 @@ from . import attend_scores as scores
 from . import attend_values as values
 from .attend_gather import field
 from .attend_layout import (
+    BARRIERS,
+    BOX_BYTES,
     CELLS,
     DIM,
     FACTORS,
@@ -44,7 +46,7 @@ from .attend_layout import (
 from .attend_query import FULL, load_query, store_query
 from .compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
 from .ptx import (
-    cluster_arrive,
+    cluster_arrive_relaxed,
     cluster_wait,
     global_base,
     ld_global_i32_nc,
@@ -75,7 +77,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     parts               1 or 3: blocks of 128 or 384 lanes
     each                cells that a lane looks up: at least room / lanes; more costs time
     matrix              products on tensor cores (sm_80 and newer), otherwise by dp4a
-    cluster             the blocks of a row and KV head are one cluster (sm_90; int8 alone)
+    cluster             the blocks of a row and KV head are one cluster (sm_90; int8 alone), of at most a tile for each
+                        warp and 16 blocks
     """
     threads, warps = 128 * parts, 4 * parts
     heads_per_warp, query_values = HEADS // warps, 8 * HEADS // warps
@@ -86,7 +89,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
     signed, unsigned = (mma_s8, mma_u8) if matrix else (dp4a.mma_s8, dp4a.mma_u8)
     ask_cells, find_rows, ask_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
-    score_cells = scores.make(k_groups, v_groups, signed)
+    score_cells = scores.make(k_groups, v_groups, signed, cluster)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
 
     @kernel(launch_bounds=(threads, 1), shared_memory_carveout=100)
@@ -139,9 +142,11 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if cluster:
             staged = int32(rows + ((room * each_cell + (HEADS * PADDING * 4 + 127)) & -128))
         rotating = int32(staged + staging_bytes)
-        # In a cluster (of int8, which rotates nothing) the inbox stands there.
-        masses = rotating
+        # In a cluster (of int8, which rotates nothing) stands there what the others send.
+        box = rotating
+        masses = int32(box + splits * (HEADS * BOX_BYTES))
         inbox = int32(masses + splits * (HEADS * 8))
+        maxima_here, sums_here = int32(base + BARRIERS), int32(base + BARRIERS + 8)
         exchange = int64(0)
         if active > 1 and not cluster:
             own = int64(splits) * int64(HEADS * (1 + v_groups) + splits * HEADS + VALUES)
@@ -149,6 +154,9 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         # What is needed again at the end waits in shared memory: the values take nearly all registers.
         if thread == 0:
             st_shared_i64(int32(base + KEPT), global_base(out) + first_head * (DIM * 4))
+            if cluster and active > 1:
+                own = outputs.share_of_outputs(active, v_groups)
+                near.open_barriers(maxima_here, sums_here, active, max(min(int32(PAIRS - split * own), own), int32(0)))
 
         selection = global_base(ids) + int64(row) * int64(capacity) * 4
         cells = cuda.local.array(each, int32)
@@ -162,6 +170,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             # Behind the cells' K the scales would wait for all of it.
             ask_scales(cells, k_raw, v_raw, pools, which)
         cuda.syncthreads()
+        if cluster and active > 1:
+            cluster_arrive_relaxed()
         k_codes = field(pools, which, K_CODES)
         raw_k = cuda.local.array(k_registers, int32)
         scores.load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
@@ -172,8 +182,6 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             for i in range(heads_per_warp):
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
         cuda.syncthreads()
-        if cluster and active > 1:
-            cluster_arrive()
 
         score_cells(
             raw_k,
@@ -198,9 +206,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if active > 1:
             if cluster:
                 cluster_wait()
-                near.fold_maxima(maxima, records, active, thread, threads)
-                cluster_arrive()
-                cluster_wait()
+                near.tell_maxima(box, maxima, split, active, maxima_here, thread)
+                near.await_bytes(maxima_here)
             else:
                 far.publish_maxima(exchange, split, maxima, v_groups, thread, False)
                 far.gather_maxima(exchange, active, records, v_groups, thread, threads)
@@ -208,12 +215,14 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
 
         for i in range(heads_per_warp):
             head = int32(warp + i * warps)
+            if cluster and active > 1:
+                near.fold_maxima(box, records, active, head, lane)
             mass_of = values.store_powers(int32(powers + head * stride * 4), padded, records, head, lane)
             if active == 1:
                 if lane == 0:
                     st_shared_i64(int32(totals + head * 8), mass_of)
             elif cluster:
-                near.tell_mass(masses, split, active, head, mass_of, lane)
+                near.tell_mass(masses, split, active, head, mass_of, sums_here, lane)
             else:
                 far.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
             if lane < v_groups:
@@ -247,15 +256,15 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                 for half in range(2):
                     told = outputs.told_pair(int32(pair + half * 32), v_groups)
                     if cluster:
-                        near.tell_pair(inbox, split, own, share_of, told, total[2 * half], total[2 * half + 1])
+                        x, y = total[2 * half], total[2 * half + 1]
+                        near.tell_pair(inbox, split, own, share_of, told, x, y, sums_here)
                     else:
                         far.send_pair(exchange, split, splits, told, total[2 * half], total[2 * half + 1], v_groups)
 
         begin_place, end_place = int32(0), int32(PAIRS)
         if active > 1:
             if cluster:
-                cluster_arrive()
-                cluster_wait()
+                near.await_bytes(sums_here)
             else:
                 # Every block has sent its masses, so every block has read the maxima.
                 far.publish_maxima(exchange, split, maxima, v_groups, thread, True)

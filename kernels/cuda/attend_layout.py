@@ -1,9 +1,9 @@
 """Where things lie in the exact ``attend``: the pools' fields, a block's shared memory, the sums of its outputs.
 
 Shared memory of a block, in this order: the query's limbs, the heads' records, its own maxima before they are
-exchanged, the heads' factors, the heads' masses, the outputs' address, for which registers have no room; then, per
-cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the warps lie over the cells
-once these are done with. In a cluster, what the other blocks send comes last.
+exchanged, the heads' factors, the heads' masses, the outputs' address, for which registers have no room, the barriers
+of a cluster; then, per cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the
+warps lie over the cells once these are done with. In a cluster, what the other blocks send comes last.
 """
 
 DIM = 256
@@ -34,6 +34,9 @@ HEAD_BYTES = 64
 
 FACTOR, POISON = 9, 10
 
+BOX_BYTES = 32
+"""Bytes of a head's maxima as the blocks of a cluster tell them."""
+
 FACTORS_BYTES = 32
 """Bytes of a head's factors of its weights, one float32 per V group."""
 
@@ -42,7 +45,8 @@ MAXIMA = RECORDS + HEADS * HEAD_BYTES
 FACTORS = MAXIMA + HEADS * HEAD_BYTES
 TOTALS = FACTORS + HEADS * FACTORS_BYTES
 KEPT = TOTALS + HEADS * 8
-CELLS = (KEPT + 8 + 127) // 128 * 128
+BARRIERS = KEPT + 8
+CELLS = (BARRIERS + 16 + 127) // 128 * 128
 """Bytes of shared memory before what is kept per cell, a multiple of 128; the order is that of the constants above."""
 
 PADDING = 16
@@ -76,8 +80,8 @@ def staging(parts):
 
 
 def inbox_bytes(cluster):
-    """Bytes in which a block of a cluster finds the others' sums and masses."""
-    return cluster * ((-(-PAIRS // cluster) + 1) * 16 + HEADS * 8) if cluster > 1 else 0
+    """Bytes in which a block of a cluster finds the others' maxima, masses and sums."""
+    return cluster * ((-(-PAIRS // cluster) + 1) * 16 + HEADS * (BOX_BYTES + 8)) if cluster > 1 else 0
 
 
 def shared_bytes(room, k_groups, v_groups, parts, cluster=1):

@@ -21,7 +21,7 @@ from ...reference.exact.attend import NO_CELL
 from ...reference.exact.scalar import SCORE_LIMIT
 from .attend_layout import FACTOR, HEAD_BYTES, PRODUCTS, TILE
 from .attend_query import FULL
-from .compiler import cuda, device_function, float32, int32, int64, libdevice
+from .compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
 from .ptx import (
     floor_s32,
     ld_global_i32_nc,
@@ -86,10 +86,23 @@ def load_tile(raw, k_codes, tile, rows, lane, k_groups):
         load_k(raw, pair, k_codes, low, high, int32(lane & 3), k_groups)
 
 
-def make(k_groups, v_groups, mma_s8):
-    """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``."""
-    per_pair = k_groups // 4
+def make(k_groups, v_groups, mma_s8, once):
+    """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``; ``once``: no
+    warp has more than one tile."""
+    per_pair, kinds = k_groups // 4, 1 + v_groups
     dot_registers, v_maxima = per_pair * PRODUCTS * 4, 3 * v_groups
+    slots = 16 if v_groups == 4 else 32
+
+    @device_function
+    def fold(held, half, lane, distance):
+        """Of ``2 * half`` maxima a lane keeps one half, the lower of two lanes the first, and folds into it what the
+        lane ``distance`` off gives of it."""
+        upper = (lane & distance) != 0
+        for i in range(half):
+            keep, give = held[i], held[i + half]
+            if upper:
+                keep, give = give, keep
+            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL, give, distance)))
 
     @device_function
     def score_cells(
@@ -117,6 +130,8 @@ def make(k_groups, v_groups, mma_s8):
         dots = cuda.local.array(dot_registers, int32)
         total = cuda.local.array(6, float32)
         scale = cuda.local.array(8, float32)
+        if once:
+            tiles = min(tiles, int32(first + 1))
         for tile in range(first, tiles, step):
             cell = int32(tile * TILE + g)
             # The next tile's K is fetched into each register as soon as this tile's has been used.
@@ -140,7 +155,8 @@ def make(k_groups, v_groups, mma_s8):
                         dots[i], dots[i + 1], dots[i + 2], dots[i + 3] = mma_s8(
                             a0, a1, a2, a3, b[k], b[k + 1], dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
                         )
-                load_k(raw, pair, k_codes, low, high, quarter, k_groups)
+                if not once:
+                    load_k(raw, pair, k_codes, low, high, quarter, k_groups)
                 for one in range(per_pair):
                     group = pair * per_pair + one
                     for side in range(2):
@@ -176,13 +192,23 @@ def make(k_groups, v_groups, mma_s8):
                         most_v[i + 1] = max(most_v[i + 1], int32(n + v[1]))
                         most_v[i + 2] = max(most_v[i + 2], int32(n + v[2]))
                         most_v[i + 3] = max(most_v[i + 3], int32(n + v[3]))
+        # Eight lanes hold the same heads: each ends with an eighth of their maxima, over the cells of all eight.
+        held = cuda.local.array(slots, int32)
+        for i in range(slots):
+            held[i] = int32(NO_CELL)
         for which in range(3):
-            record = int32(maxima + (quarter + 4 * which) * HEAD_BYTES)
-            for group in range(-1, v_groups):
-                value = most[which] if group < 0 else most_v[which * v_groups + group]
-                for distance in (4, 8, 16):
-                    value = max(value, int32(cuda.shfl_xor_sync(FULL, value, distance)))
-                if g == 0:
-                    red_shared_max_i32(int32(record + (group + 1) * 4), value)
+            held[which * kinds] = most[which]
+            for group in range(v_groups):
+                held[which * kinds + 1 + group] = most_v[which * v_groups + group]
+        fold(held, slots // 2, lane, 16)
+        fold(held, slots // 4, lane, 8)
+        fold(held, slots // 8, lane, 4)
+        first_slot = int32(((g >> 2) * 4 + ((g >> 1) & 1) * 2 + (g & 1)) * (slots // 8))
+        for i in range(slots // 8):
+            slot = int32(first_slot + i)
+            which = int32(uint32(slot) // uint32(kinds))
+            if which < 3:
+                at = int32(maxima + (quarter + 4 * which) * HEAD_BYTES + (slot - which * kinds) * 4)
+                red_shared_max_i32(at, held[i])
 
     return score_cells

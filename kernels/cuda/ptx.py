@@ -210,16 +210,33 @@ BARRIERS = {
 }
 """Named barriers ``(id 1 to 15, lanes)``, lanes a multiple of 32; ``barrier_arrive`` does not wait."""
 
+_ST_ASYNC = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
+
 CLUSTER = {
-    "st_cluster_i64": ("st.shared::cluster.b64 [$0],$1;", "", "il", False),
-    "st_cluster_v2_i64": ("st.shared::cluster.v2.b64 [$0],{$1,$2};", "", "ill", False),
-    "red_cluster_max_i32": ("red.relaxed.cluster.shared::cluster.max.s32 [$0],$1;", "", "ii", False),
-    "cluster_arrive": ("barrier.cluster.arrive.release.aligned;", "", "", True),
+    "cluster_arrive_relaxed": ("barrier.cluster.arrive.relaxed.aligned;", "", "", True),
     "cluster_wait": ("barrier.cluster.wait.acquire.aligned;", "", "", True),
+    "mbarrier_init": ("mbarrier.init.shared::cta.b64 [$0],$1;", "", "ii", False),
+    "fence_mbarrier_init": ("fence.mbarrier_init.release.cluster;", "", "", False),
+    "mbarrier_arrive_expect": ("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _,[$0],$1;", "", "ii", False),
+    "mbarrier_try_wait": (
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p,[$1],$2; selp.b32 $0,1,0,p; }",
+        "i",
+        "ii",
+        False,
+    ),
+    "st_async_i64": (f"{_ST_ASYNC}.b64 [$0],$1,[$2];", "", "ili", False),
+    "st_async_v2_i64": (f"{_ST_ASYNC}.v2.b64 [$0],{{$1,$2}},[$3];", "", "illi", False),
+    "st_async_v4_i32": (f"{_ST_ASYNC}.v4.b32 [$0],{{$1,$2,$3,$4}},[$5];", "", "iiiiii", False),
 }
-"""Name -> (text, results, arguments, converged): blocks of one cluster, sm_90 and newer. Addresses are those of
-:func:`map_shared`; ``cluster_arrive`` does not wait, every arrival must be followed by a ``cluster_wait``, which
-returns once every lane of the cluster that has not ended has arrived."""
+"""Name -> (text, results, arguments, converged): blocks of one cluster, sm_90 and newer.
+
+``cluster_arrive_relaxed`` neither waits nor orders memory, but for the ``mbarrier_init`` that its lane has put behind a
+``fence_mbarrier_init``; every arrival must be followed by a ``cluster_wait``, which returns once every lane of the
+cluster that has not ended has arrived. ``mbarrier_init(address, count)``: a barrier of ``count`` arrivals at 8 bytes of
+the block's own memory. ``mbarrier_arrive_expect(address, n)`` arrives, and has the barrier wait for ``n`` bytes more.
+``mbarrier_try_wait(address, parity)``: 1 once the phase of that parity is over, and what was counted may be read; 0
+when it is not yet. ``st_async_*(address, values..., mbarrier)`` store into a block of the cluster and count the bytes
+on that block's barrier when they are there; both addresses are those of :func:`map_shared`."""
 
 for _space, _address in ((SHARED_LOADS, "i"), (GLOBAL_LOADS, "l"), (ORDERED_LOADS, "l")):
     globals().update(_loads(_space, _address, memory=True))
