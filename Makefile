@@ -9,7 +9,7 @@ PARITY ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test golden gate gpu bench lint clean
+.PHONY: help parity test golden gate gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
@@ -47,6 +47,9 @@ gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulato
 gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/evidence
 	@$(BIN)/qsa env
 	@$(BIN)/qsa evidence run
+
+evidence: $(STAMP)  ## say whether the records in golden/evidence speak of today's kernels: fresh or stale
+	@$(BIN)/qsa evidence check
 
 bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
 	@$(BIN)/python bench/cpu.py

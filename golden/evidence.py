@@ -14,7 +14,9 @@
 ==================  ==================================================================================================
 
 A status is ``passed``, ``failed`` or ``unsupported``. A step that crashed or ran past its time is ``failed`` and its
-reason says so. A benchmark's results hold ``rows``, see :data:`ROW`, or ``switches``, see :data:`SWITCH`.
+reason says so. A benchmark's results hold ``rows``, see :data:`ROW`, or ``switches``, see :data:`SWITCH`. Those of
+other steps hold, where there are any: a number of cases per status, ``failures`` (list of ``case`` and ``reason``; the
+first ones), ``reasons`` (why unsupported -> number of cases) and ``verdict`` (list of lines).
 """
 
 import math
@@ -53,6 +55,8 @@ SWITCH = {"switch": str, "what": str, "contexts": list, "off_us": list, "on_us":
 two sides gave the same bytes, or there is no row."""
 
 _HEX = re.compile(r"[0-9a-f]{32}")
+_NUMBERED = re.compile(r"(.*?)(?:\.([0-9]+))?")
+_FAILURE = {"case": str, "reason": str}
 _DEVICE = {"name": str, "compute_capability": str, "multiprocessors": int, "memory": int, "l2": int}
 _STEP = {
     "name": str,
@@ -162,9 +166,19 @@ def load(path):
 
 
 def records(folder=FOLDER):
-    """Every record of ``folder``, the oldest first. Raises EvidenceError on a damaged one."""
-    found = [load(path) for path in sorted(Path(folder).glob("*.json"))]
-    return sorted(found, key=lambda record: (record["date"], record["name"]))
+    """Every record of ``folder``, the oldest first: by date, those of one day by the number at the end of the name (the
+    first has none). Raises EvidenceError on a damaged one."""
+
+    def age(record):
+        name, number = _NUMBERED.fullmatch(record["name"]).groups()
+        return record["date"], name, int(number or 1)
+
+    return sorted((load(path) for path in sorted(Path(folder).glob("*.json"))), key=age)
+
+
+def newest(records):
+    """The newest record of every device, device name -> record; ``records`` the oldest first."""
+    return {record["device"]["name"]: record for record in records}
 
 
 def stale(record, fingerprint=None):
@@ -173,6 +187,16 @@ def stale(record, fingerprint=None):
     fingerprint  of today, :func:`qsa.golden.sources.fingerprint` unless given
     """
     return sources.changed(record["sources"], sources.fingerprint() if fingerprint is None else fingerprint)
+
+
+def failed(record):
+    """(``SECTION/STEP``, reason) of every step of ``record`` that failed."""
+    return [
+        (f"{name}/{step['name']}", step["reason"])
+        for name, found in record["sections"].items()
+        for step in found["steps"]
+        if step["status"] == "failed"
+    ]
 
 
 def rows(record):
@@ -237,6 +261,27 @@ def check_switch(row, where, prefix):
     return row
 
 
+def check_results(results, where, prefix):
+    """``results`` of a step, or EvidenceError that names the file and the field: what is printed of any step."""
+    for key, kind in (("failures", list), ("reasons", dict), ("verdict", list)):
+        rule = f"is {results.get(key)!r}: must be {'an object' if kind is dict else 'a list'}"
+        _require(_is(results.get(key, kind()), kind), where, f"{prefix}.{key}", rule)
+    failures = results.get("failures", [])
+    for at, one in enumerate(failures):
+        _check_fields(one, _FAILURE, where, f"{prefix}.failures[{at}]")
+    if failures:
+        # Only the first are in the list, so what is printed of the rest comes from the number.
+        count = results.get("failed")
+        rule = f"is {count!r}: must be the number of failures, at least {len(failures)}"
+        _require(_is(count, int) and count >= len(failures), where, f"{prefix}.failed", rule)
+    for reason, times in results.get("reasons", {}).items():
+        good = _is(times, int) and times > 0
+        _require(good, where, f"{prefix}.reasons.{reason}", f"is {times!r}: must be a number of cases above 0")
+    for at, line in enumerate(results.get("verdict", [])):
+        _require(_is(line, str), where, f"{prefix}.verdict[{at}]", f"is {line!r}: must be a string")
+    return results
+
+
 def check(record, where, name):
     """``record`` as read from the file ``where``, or EvidenceError that names the file and the first bad field."""
     _check_fields(record, _RECORD, where, "")
@@ -254,9 +299,13 @@ def check(record, where, name):
         _check_fields(value, _SECTION, where, field)
         for place, step in enumerate(value["steps"]):
             _check_fields(step, _STEP, where, f"{field}.steps[{place}]")
+            prefix = f"{field}.steps[{place}].results"
+            check_results(step["results"], where, prefix)
             for kind, check_one in (("rows", check_row), ("switches", check_switch)) if key == "benchmark" else ():
-                for at, row in enumerate(step["results"].get(kind, [])):
-                    check_one(row, where, f"{field}.steps[{place}].results.{kind}[{at}]")
+                found = step["results"].get(kind, [])
+                _require(isinstance(found, list), where, f"{prefix}.{kind}", f"is {found!r}: must be a list")
+                for at, row in enumerate(found):
+                    check_one(row, where, f"{prefix}.{kind}[{at}]")
     rule = "does not fit the other fields: the file was changed by hand; run `qsa evidence run` on the device"
     _require(record == sealed(record), where, "seal", rule)
     return record

@@ -1,7 +1,7 @@
 """``qsa evidence run | show | check | merge``: records of runs on real devices.
 
-Exit status: 0 done and nothing failed, 1 something failed (``check --strict``: or is stale or missing), 2 bad arguments
-or files.
+Exit status: 0 done and nothing failed, 1 something failed (``check``: in a record of today's sources; with ``--strict``
+also when evidence is stale, incomplete or missing), 2 bad arguments or files.
 """
 
 import os
@@ -37,9 +37,9 @@ def add_parser(subparsers):
     parser = verbs.add_parser("show", help="print records")
     parser.add_argument("files", nargs="*", metavar="FILE", help="records (default: the newest of the repository)")
     parser.set_defaults(run=show)
-    parser = verbs.add_parser("check", help="say whether the records speak of today's kernels: fresh, stale or missing")
+    parser = verbs.add_parser("check", help="say whether the records speak of today's kernels, and what failed in them")
     parser.add_argument("--folder", default=str(evidence.FOLDER), help="folder of the records")
-    parser.add_argument("--strict", action="store_true", help="exit 1 unless a record is fresh")
+    parser.add_argument("--strict", action="store_true", help="exit 1 unless every device's newest is fresh and whole")
     parser.set_defaults(run=check)
     parser = verbs.add_parser("merge", help="make one record of several of the same device and sources")
     parser.add_argument("files", nargs="+", metavar="FILE")
@@ -137,7 +137,8 @@ def _steps(record):
 
 
 def _summary(results):
-    parts = [f"{results[status]} {status}" for status in evidence.STATUSES if status in results]
+    # A benchmark's `unsupported` is no number: it holds the reasons.
+    parts = [f"{results[status]} {status}" for status in evidence.STATUSES if isinstance(results.get(status), int)]
     lines = [", ".join(parts), *results.get("verdict", ())]
     failures = results.get("failures", ())
     lines += [f"{one['case']}: {one['reason']}" for one in failures[:SHOWN]]
@@ -163,28 +164,58 @@ def _timings(record):
 
 
 def check(arguments):
-    """Say fresh, stale or missing; returns 0, with ``--strict`` 1 unless a record is fresh."""
+    """Say of every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict on
+    every device by its newest record, as the gate does.
+
+    Returns 1 when a step of a fresh record failed; what failed with other sources says nothing of today's. Steps that
+    are not recorded, stale records and missing ones are said and fail nothing, unless with ``--strict``: then 1 also
+    when there is no record, or the newest of a device is stale or does not hold every step.
+    """
     found, today = evidence.records(arguments.folder), sources.fingerprint()
+    fresh = []
+    for record in found:
+        changed = evidence.stale(record, today)
+        if not changed:
+            fresh.append(record)
+        print(f"{'stale' if changed else 'fresh':8}{record['name']}  {record['device']['name']}, {record['date']}")
+        lines = changed[:SHOWN]
+        if len(changed) > SHOWN:
+            lines.append(f"and {len(changed) - SHOWN} more")
+        for word, steps in (("failed", _failed(record)), ("not recorded", evidence_run.not_recorded(record))):
+            if steps:
+                lines.append(f"{word}: {', '.join(steps)}")
+        for line in lines:
+            print(f"        {line}")
     if not found:
         print("missing: there is no evidence of a run on a device")
-    fresh = False
-    for record in found:
-        lines = evidence.stale(record, today)
-        fresh = fresh or not lines
-        print(f"{'stale' if lines else 'fresh':8}{record['name']}  {record['device']['name']}, {record['date']}")
-        for line in lines[:SHOWN]:
-            print(f"        {line}")
-        if len(lines) > SHOWN:
-            print(f"        and {len(lines) - SHOWN} more")
-    return 1 if arguments.strict and not fresh else 0
+    whole = bool(found)
+    for device, record in evidence.newest(found).items():
+        if record not in fresh:
+            whole = False
+            print(f"{device}: STALE: {record['name']} is of other sources than today's; `make gpu` there records anew")
+            continue
+        failed, missing = len(_failed(record)), len(evidence_run.not_recorded(record))
+        whole = whole and not missing
+        print(f"{device}: fresh: {record['name']}, {failed} steps failed, {missing} not recorded")
+    failed = any(_failed(record) for record in fresh)
+    return 1 if failed or (arguments.strict and not whole) else 0
+
+
+def _failed(record):
+    return [name for name, _ in evidence.failed(record)]
 
 
 def merge(arguments):
-    """Make one record of several."""
-    first, *others = [evidence.load(path) for path in arguments.files]
+    """Make one record of several. Raises ValueError when that would overwrite any other record than one of them."""
+    path = Path(arguments.out)
+    evidence.check_name(path.stem)
+    records = [evidence.load(one) for one in arguments.files]
+    if path.exists() and not any(path.samefile(one) for one in arguments.files):
+        raise ValueError(f"--out = {arguments.out!r}: exists: name it among the records to merge, or give another name")
+    check_target("--out", arguments.out)
+    first, *others = records
     for other in others:
         first = evidence.merged(first, other)
-    path = Path(arguments.out)
     evidence.write(path, evidence.renamed(first, path.stem))
     print(f"{len(arguments.files)} records merged into {os.path.relpath(path)}")
     return 0

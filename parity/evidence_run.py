@@ -226,6 +226,8 @@ def run_step(step, driver, seconds=None):
             return result("failed", finished.reason, {}, finished.seconds)
         try:
             status, reason, results = step.read(path, finished)
+            # Here and not only where the record is written: a step that reports nonsense costs no other one.
+            evidence.check_results(results, step.name, "results")
         except (ValueError, KeyError, TypeError) as error:
             status, reason, results = "failed", f"{type(error).__name__} in its report: {error}; {finished.reason}", {}
     if finished.code is None or finished.code < 0:

@@ -101,20 +101,10 @@ def _ptx():
     return _tests("ptx", "tests/cpu/test_ptx*.py")
 
 
-def newest(records):
-    """The newest record of every device, device name -> record; ``records`` the oldest first."""
-    return {record["device"]["name"]: record for record in records}
-
-
 def judge_evidence(record, fingerprint):
     """The :class:`Verdict` on one record, given today's ``sources.fingerprint()``."""
     changed = evidence.stale(record, fingerprint)
-    failed = [
-        f"{name}/{step['name']}: {step['reason'] or 'failed'}"
-        for name, found in record["sections"].items()
-        for step in found["steps"]
-        if step["status"] == "failed"
-    ]
+    failed = [f"{name}: {reason or 'failed'}" for name, reason in evidence.failed(record)]
     if changed:
         return verdict("evidence", record["name"], "stale", "\n".join(changed))
     return verdict("evidence", record["name"], "failed" if failed else "passed", "\n".join(failed))
@@ -122,7 +112,7 @@ def judge_evidence(record, fingerprint):
 
 def _evidence():
     try:
-        found = newest(evidence.records())
+        found = evidence.newest(evidence.records())
     except evidence.EvidenceError as error:
         yield verdict("evidence", "records", "failed", str(error))
         return
@@ -187,7 +177,7 @@ def _benchmark():
         return
     try:
         known = [record for record in evidence.records() if evidence.rows(record)]
-        record = newest(known).get(facts["device"]["name"])
+        record = evidence.newest(known).get(facts["device"]["name"])
         report = measure()
     except ValueError as error:
         yield verdict("benchmark", "report", "failed", str(error))

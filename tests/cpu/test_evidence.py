@@ -23,6 +23,17 @@ def test_a_record_comes_back_as_written(tmp_path):
     assert [one["name"] for one in evidence.records(path.parent)] == ["h200-2026-11-30"]
 
 
+def test_records_of_a_day_are_in_the_order_of_their_numbers(tmp_path):
+    later = "h200-2026-11-29.3"
+    ordered = ["h200-2026-11-30", *(f"h200-2026-11-30.{number}" for number in (2, 9, 10, 11)), later]
+    for name in ordered:
+        date = "2026-12-01" if name == later else "2026-11-30"
+        evidence.write(tmp_path / f"{name}.json", record(name, date=date))
+    found = evidence.records(tmp_path)
+    assert [one["name"] for one in found] == ordered
+    assert evidence.newest(found[:-1])[DEVICE["name"]]["name"] == "h200-2026-11-30.11"
+
+
 def test_names_are_of_device_and_date():
     assert evidence.default_name(DEVICE) == f"h200-{evidence.today()}"
     assert evidence.default_name({"name": "NVIDIA GeForce RTX 5080"}) == f"geforce-rtx-5080-{evidence.today()}"
@@ -39,7 +50,8 @@ def put(content, place, value):
 
 
 STEP = ("sections", "benchmark", "steps", 0)
-FIRST_ROW = (*STEP, "results", "rows", 0)
+RESULTS = (*STEP, "results")
+FIRST_ROW = (*RESULTS, "rows", 0)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +67,16 @@ FIRST_ROW = (*STEP, "results", "rows", 0)
         (("sections", "benchmark", "status"), "good", "sections.benchmark.status: is 'good'"),
         ((*STEP, "seconds"), "1", "sections.benchmark.steps[0].seconds"),
         ((*STEP, "reason"), None, "sections.benchmark.steps[0].reason: is missing"),
+        ((*RESULTS, "rows"), 5, "sections.benchmark.steps[0].results.rows: is 5: must be a list"),
+        ((*RESULTS, "failures"), {}, "sections.benchmark.steps[0].results.failures: is {}: must be a list"),
+        ((*RESULTS, "failures"), ["a"], "results.failures[0]: must be an object"),
+        ((*RESULTS, "failures"), [{"case": "a"}], "results.failures[0].reason: is missing"),
+        ((*RESULTS, "failures"), [{"case": "a", "reason": 3}], "results.failures[0].reason: is 3: must be a str"),
+        ((*RESULTS, "failures"), [{"case": "a", "reason": ""}], "results.failed: is None: must be the number"),
+        ((*RESULTS, "reasons"), [], "sections.benchmark.steps[0].results.reasons: is []: must be an object"),
+        ((*RESULTS, "reasons"), {"no device": "2"}, "results.reasons.no device: is '2': must be a number of cases"),
+        ((*RESULTS, "verdict"), "ok", "sections.benchmark.steps[0].results.verdict: is 'ok': must be a list"),
+        ((*RESULTS, "verdict"), ["ok", None], "results.verdict[1]: is None: must be a string"),
         ((*FIRST_ROW, "contract"), None, "rows[0].contract: is missing"),
         ((*FIRST_ROW, "median_us"), 0.0, "rows[0].median_us: is 0.0: must be above 0"),
         ((*FIRST_ROW, "share"), None, "rows[0].share: is None"),

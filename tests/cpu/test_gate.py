@@ -53,7 +53,7 @@ def test_the_benchmark_is_held_to_the_record():
 
 def test_the_newest_record_of_each_device_counts():
     made = [record(name=name) for name in ("h200-2026-11-29", "h200-2026-11-30")]
-    assert gate.newest(made)["NVIDIA H200"]["name"] == "h200-2026-11-30"
+    assert evidence.newest(made)["NVIDIA H200"]["name"] == "h200-2026-11-30"
 
 
 def test_evidence_is_fresh_stale_or_failed():
