@@ -30,6 +30,7 @@ from .attend_float import attend_float
 from .attend_kernel import build
 from .attend_layout import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
 from .compiler import array_module, launch, max_clusters, properties
+from .device import StreamScratch
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
@@ -105,16 +106,7 @@ def new_scratch(n_words):
     return array_module().full(max(1, n_words), UNSET, np.int64)
 
 
-_scratches = {}
-
-
-def _own_scratch(n_words, stream):
-    """The scratch of calls without one on ``stream``. A larger one takes its place when needed; the smaller ones stay,
-    since captured graphs may hold them."""
-    held = _scratches.setdefault(stream, [])
-    if not held or held[-1].size < n_words:
-        held.append(new_scratch(n_words))
-    return held[-1]
+_scratch = StreamScratch("int64", UNSET)
 
 
 def _refusal(kvs, schedule):
@@ -148,7 +140,8 @@ def attend(
 
     q           [rows, n_head, 256] float32, normed and rotated by position
     kv          a DeviceKV, or a list of them with ``slots`` [rows] int32 naming each row's; a row that names none of
-                them is left unwritten. int8 V scales are not negative, as ``append_kv`` writes them
+                them is left unwritten. Of one DeviceKV alone the rows are all its own, and ``slots`` need not be given.
+                int8 V scales are not negative, as ``append_kv`` writes them
     ids         [rows, cap] int32; -1, cells beyond the page table and cells whose page is not resident are not selected
     steps       [rows, 4] int32; the first ``width`` ids of each row are its cells
     out         [rows, n_head, 256] float32, or None: a new array
@@ -156,8 +149,8 @@ def attend(
                 fits and the call has the rows of a window (8 at most), else ``batch``
     splits      1 to MAX_SPLITS, for ``split`` alone; None: chosen
     arithmetic  ``exact``, ``float``, or None: the switch QSA_ARITHMETIC
-    scratch     of :func:`new_scratch` and :func:`scratch_words`, or None: one kept for the stream. For the float
-                arithmetic as ``attend_float`` says
+    scratch     of :func:`new_scratch` and :func:`scratch_words`, or None: one kept for the device and stream. For the
+                float arithmetic as ``attend_float`` says
     stream      a CuPy stream; None: the current one
 
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
@@ -198,8 +191,7 @@ def attend(
     if rows == 0:
         return out
     if scratch is None:
-        key = array_module().cuda.get_current_stream().ptr if stream is None and hasattr(array_module(), "cuda") else 0
-        scratch = _own_scratch(needed, stream.ptr if stream is not None else key)
+        scratch = _scratch.get((max(1, needed),), stream)
     for first_row in range(0, rows, together):
         part = slice(first_row, first_row + together)
         for first_slot, held in sets_of(kvs):

@@ -133,11 +133,11 @@ def properties():
     return _properties(current_device())
 
 
-def stream_key():
-    """What tells the current stream from every other, of every device. All threads have their own default stream under
-    one handle, where CuPy is told to use it."""
+def stream_key(stream=None):
+    """What tells ``stream``, or the current one, on the current device from every other stream of every device: a
+    default stream has the same handle on all devices, and that of a thread the same in all threads."""
     streams = array_module().cuda
-    pointer = streams.get_current_stream().ptr
+    pointer = (streams.get_current_stream() if stream is None else stream).ptr
     return current_device(), pointer, get_ident() if pointer == streams.Stream.ptds.ptr else 0
 
 

@@ -186,21 +186,23 @@ class Graph:
 
 
 class StreamScratch:
-    """Scratch arrays of int32, zero when they are made, one kept for each device and stream.
+    """Scratch arrays of ``dtype``, full of ``unset`` when they are made, one kept for each device and stream (and
+    thread, where that has its own default stream).
 
     For kernels that leave a scratch as they found it. A captured graph may hold one, so none is given up: a larger one
     takes its place when it is needed.
     """
 
-    def __init__(self):
-        self._held = {}
+    def __init__(self, dtype="int32", unset=0):
+        self._dtype, self._unset, self._held = dtype, unset, {}
 
-    def get(self, shape):
-        """The array [rows, columns] of the current stream, of at least ``shape``."""
-        held = self._held.setdefault(stream_key(), [])
+    def get(self, shape, stream=None):
+        """The array of ``stream``, or the current one, on the current device: of at least ``shape``, which has as many
+        axes in every call."""
+        held = self._held.setdefault(stream_key(stream), [])
         if not held or any(have < need for have, need in zip(held[-1].shape, shape, strict=True)):
             known = held[-1].shape if held else shape
-            held.append(array_module().zeros(tuple(map(max, known, shape)), "int32"))
+            held.append(array_module().full(tuple(map(max, known, shape)), self._unset, self._dtype))
         return held[-1]
 
 

@@ -141,7 +141,7 @@ def _compiler():
     module.launch, module.wrap = launch, lambda array: array
     module.address = simulate_memory.address
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
-    module.current_device, module.stream_key = lambda: 0, lambda: (0, 0)
+    module.current_device, module.stream_key = lambda: 0, lambda stream=None: (0, 0)
     module.specialised = per_device(module.current_device)
     module.properties = lambda: settings.properties
     module.Properties = Properties
