@@ -13,6 +13,7 @@ import importlib
 import threading
 from collections import Counter
 from dataclasses import dataclass
+from numbers import Integral
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,16 @@ def check_schedule(operation, schedule):
     allowed = OPERATIONS[operation].schedules
     if schedule not in allowed:
         raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(allowed)}")
+
+
+def check_splits(schedule, splits):
+    """Raises ValueError unless ``splits`` is None or, in the schedule ``split`` alone, an integer that it takes."""
+    if splits is None:
+        return
+    if schedule != "split":
+        raise ValueError(f"splits = {splits}: schedule {schedule!r} takes none")
+    if not isinstance(splits, Integral) or not 1 <= splits <= MAX_SPLITS:
+        raise ValueError(f"splits = {splits}: must be an integer from 1 to {MAX_SPLITS}")
 
 
 def refuse(operation, reason):

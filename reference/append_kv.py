@@ -12,16 +12,19 @@ from .kv import PagedKV, encode
 def slots_of(rows, kv, slots):
     """(list of PagedKV, slot of every row [rows]) from one or several PagedKV and an optional ``slots`` [rows] int32.
 
-    Raises ValueError when several are given without ``slots``, or when a slot lies outside the list.
+    Raises ValueError when none is given, when several are given without ``slots``, and when ``slots`` are no integers
+    or one lies outside the list.
     """
     kvs = [kv] if isinstance(kv, PagedKV) else list(kv)
+    if not kvs:
+        raise ValueError(f"kv: {kv}: must be a PagedKV, or a list of one or more")
     if slots is None:
         if len(kvs) != 1:
             raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
         slots = np.zeros(rows, np.int32)
     slots = np.asarray(slots)
-    if slots.shape != (rows,):
-        raise ValueError(f"slots: shape {slots.shape}: must be ({rows},)")
+    if slots.shape != (rows,) or (rows and slots.dtype.kind not in "iu"):
+        raise ValueError(f"slots: {slots.dtype} {slots.shape}: must be int32 ({rows},)")
     if rows and not 0 <= slots.min() <= slots.max() < len(kvs):
         raise ValueError(f"slots: {slots.min()} to {slots.max()}: must be from 0 to {len(kvs) - 1}")
     return kvs, slots

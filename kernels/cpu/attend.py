@@ -8,7 +8,7 @@ import numpy as np
 
 from ...reference.attend import check_attend
 from ...reference.formats import rotate
-from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, refuse
+from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, check_splits, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float
 
@@ -26,14 +26,11 @@ def _settled(schedule, splits, arithmetic, rows):
         schedule = "split" if switched or splits is not None else "batch"
     if schedule not in OPERATIONS["attend"].schedules:
         raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(OPERATIONS['attend'].schedules)}")
-    if splits is None:
+    check_splits(schedule, splits)
+    if splits is None and schedule == "split":
         # A constant: in the float arithmetic the number of splits changes bits, and a number taken from the rows or the
         # machine would make a row's bits depend on its batch or on where it runs.
-        splits = MAX_SPLITS if schedule == "split" else None
-    elif schedule != "split":
-        raise ValueError(f"splits = {splits}: schedule {schedule!r} takes none")
-    elif not 1 <= splits <= MAX_SPLITS:
-        raise ValueError(f"splits = {splits}: must be from 1 to {MAX_SPLITS}")
+        splits = MAX_SPLITS
     return schedule, splits, arithmetic
 
 

@@ -7,7 +7,7 @@ device, from the step record and the page table, so a captured graph follows bot
 
 from ...reference.formats import GROUP
 from .. import ops
-from .checks import check_array
+from .checks import check_array, listed
 from .compiler import (
     cuda,
     device_function,
@@ -19,7 +19,7 @@ from .compiler import (
     libdevice,
     specialised,
 )
-from .device import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
+from .device import CODINGS, SLOT_FIELDS, slot_table
 from .ptx import (
     float_to_half,
     half_to_float,
@@ -177,7 +177,8 @@ def append_kernel(coding, n_head_kv, head_dim):
         row, head = int32(cuda.blockIdx.x), int32(cuda.blockIdx.y)
         side, lane = int32(cuda.blockIdx.z + first_side), int32(cuda.threadIdx.x)
         pos, slot = steps[row, 0], slots[row] if several else int32(0)
-        if pos < 0 or table[slot, K_CODING + side] != number:
+        # Beyond the table stands no address to write to.
+        if pos < 0 or slot < 0 or slot >= table.shape[0] or table[slot, K_CODING + side] != number:
             return
         page_size = int32(table[slot, PAGE_SIZE])
         logical, place = int32(pos // page_size), int32(pos % page_size)
@@ -213,12 +214,14 @@ def append_kv(k, v, kv, steps, slots=None):
     k, v   [rows, n_head_kv, head_dim] float32 on the device, C-contiguous (as all arrays here), finite; K already
            normed and rotated by position
     kv     a DeviceKV, or a list of them with ``slots`` [rows] int32 (on the device) naming each row's
-    steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, writes nothing
+    steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, or whose slot is none of
+           ``kv``, writes nothing
 
-    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays. Nothing is
-    synchronised, so values that no scale can hold are not reported: their scale is infinite and their codes are 0.
+    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays, or no DeviceKV
+    at all. Nothing is synchronised, so neither a slot that does not exist nor values that no scale can hold are
+    reported: the scale of those is infinite and their codes are 0.
     """
-    kvs = [kv] if isinstance(kv, DeviceKV) else list(kv)
+    kvs = listed(kv)
     g, rows = kvs[0].geometry, len(k)
     for name, array in (("k", k), ("v", v)):
         check_array(name, array, "float32", (rows, g.n_head_kv, g.head_dim), alignment=4)

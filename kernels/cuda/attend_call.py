@@ -2,9 +2,8 @@
 
 from typing import NamedTuple
 
-from ..ops import MAX_SPLITS
 from .attend_layout import MAX_POOLS, POOL_FIELDS
-from .checks import check_array, check_schedule
+from .checks import check_array, check_schedule, check_splits, listed
 from .compiler import address
 
 NAME = "attend"
@@ -33,21 +32,20 @@ class Call(NamedTuple):
 
 
 def checked(q, kv, ids, steps, slots, out, schedule, splits):
-    """:class:`Call` of ``attend``'s arguments. Raises ValueError on mismatched arrays, an unknown schedule, or splits
-    that do not fit."""
+    """:class:`Call` of ``attend``'s arguments. Raises ValueError on mismatched arrays, no DeviceKV at all, an unknown
+    schedule, or splits that do not fit."""
     check_schedule(NAME, schedule)
-    if splits is not None and (schedule != "split" or not 1 <= splits <= MAX_SPLITS):
-        raise ValueError(f"splits = {splits}: the schedule split takes 1 to {MAX_SPLITS}, {schedule!r} takes none")
-    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
+    check_splits(schedule, splits)
+    kvs = listed(kv)
     geometry, rows = kvs[0].pool.geometry, len(q)
     check_array("q", q, "float32", (rows, geometry.n_head, geometry.head_dim))
     if ids.ndim != 2:
         raise ValueError(f"ids: shape {ids.shape}: must be [rows, cap]")
     check_array("ids", ids, "int32", (rows, ids.shape[1]), alignment=4)
     check_array("steps", steps, "int32", (rows, 4))
-    if len(kvs) > 1:
-        if slots is None:
-            raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
+    if slots is None and len(kvs) > 1:
+        raise ValueError(f"slots: must name the slot of every row: kv is a list of {len(kvs)}")
+    if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
     if out is not None:
         check_array("out", out, "float32", q.shape)

@@ -1,9 +1,17 @@
 """Checks of device arrays and schedules that the operations share."""
 
-from ..ops import check_schedule
+from ..ops import check_schedule, check_splits
 from .compiler import address, array_module
 
-__all__ = ["check_array", "check_schedule"]
+__all__ = ["check_array", "check_schedule", "check_splits", "listed"]
+
+
+def listed(kv):
+    """The list of DeviceKVs that ``kv`` is, or is one of. Raises ValueError on none."""
+    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
+    if not kvs:
+        raise ValueError(f"kv: {kv}: must be a DeviceKV, or a list of one or more")
+    return kvs
 
 
 def check_array(name, array, dtype, shape, alignment=16):

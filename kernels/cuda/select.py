@@ -99,7 +99,9 @@ def check_select(scores, steps, ids, scratch, rule, geometry):
             raise ValueError(f"ids: shape {ids.shape}: must be [{rows}, {cap} or more]")
         check_array("ids", ids, "int32", (rows, ids.shape[1]))
     if scratch is not None:
-        check_array("scratch", scratch, "int32", scratch.shape)
+        check_array("scratch", scratch, "int32", getattr(scratch, "shape", ()))
+        if scratch.ndim != 2:
+            raise ValueError(f"scratch: shape {scratch.shape}: must be [rows, words], see scratch_shape")
 
 
 def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL, schedule=None, scratch=None):

@@ -5,6 +5,7 @@ them: every product and partial sum stays below 2^53, so BLAS computes them exac
 """
 
 from itertools import pairwise
+from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -114,10 +115,10 @@ def attend(q, kv, ids, steps, slots=None, out=None, *, splits=1):
     which are folded by the two maxima and the two sums; the bytes are the same for every cut. A query that is not
     finite (after the rotation that a q4_0 K asks for) makes its own row and head NaN, unless nothing is selected.
 
-    Raises ValueError besides when the format is outside the exact arithmetic, or splits is below 1.
+    Raises ValueError besides when the format is outside the exact arithmetic, or splits is no integer of at least 1.
     """
-    if splits < 1:
-        raise ValueError(f"splits = {splits}: must be at least 1")
+    if not isinstance(splits, Integral) or splits < 1:
+        raise ValueError(f"splits = {splits}: must be an integer of at least 1")
     q = np.asarray(q, np.float32)
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
     for one in kvs:

@@ -268,8 +268,8 @@ def test_an_id_outside_is_an_error_and_nothing_is_written(arithmetic, bad):
     [
         ({"schedule": "fast"}, "schedule = 'fast': allowed are batch, step, split, multi, prompt"),
         ({"arithmetic": "double"}, "arithmetic = 'double'"),
-        ({"schedule": "split", "splits": 0}, "splits = 0: must be from 1 to 20"),
-        ({"schedule": "split", "splits": 21}, "splits = 21: must be from 1 to 20"),
+        ({"schedule": "split", "splits": 0}, "splits = 0: must be an integer from 1 to 20"),
+        ({"schedule": "split", "splits": 21}, "splits = 21: must be an integer from 1 to 20"),
         ({"schedule": "batch", "splits": 2}, "splits = 2: schedule 'batch' takes none"),
         ({"slots": np.ones(1, np.int32)}, "slots: 1 to 1"),
     ],
