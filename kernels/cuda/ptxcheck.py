@@ -24,12 +24,15 @@ PROCESSES = 2
 """ptxas processes at a time."""
 
 _INSTRUCTION = re.compile(r"\s*\{?\s*(?:@!?%p\d+\s+)?([a-z][a-z0-9_.:]*)")
-_INEXACT = re.compile(r"^fma\.|\.approx|\.ftz|\.f64")
+# ptxas itself contracts a product and a sum that name no rounding.
+_INEXACT = re.compile(
+    r"^fma\.|^mad\..*f(?:16|32)|^(?:add|sub|mul)\.(?!rn\.).*f(?:16|32)|^div\.full|\.approx|\.ftz|\.f64"
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """One kernel for one target. ``inexact``: its fused, approximate, flushing or float64 float instructions;
+    """One kernel for one target. ``inexact``: its fused, fusible, approximate, flushing or float64 instructions;
     ``missing``: texts it should hold and does not; ``stack`` and ``spills`` in bytes a lane; ``shared`` static bytes.
     """
 
