@@ -136,12 +136,12 @@ class Chain:
     def extend(self):
         """Draft one token from the tip; an improbable one is the last, and where none can be drawn the chain ends."""
         try:
-            token, listed, probability = sampling.propose(self.request, self.tip[0], self.proposal.tokens)
+            token, listed, likely = sampling.propose(self.request, self.tip[0], self.proposal.tokens)
         except Exception as error:
             self.end(error)
             return
         self.proposal.add(token, listed)
-        if probability < self.request.drafting.min_p:
+        if not likely:
             self.count = 0
 
     def end(self, error):

@@ -32,7 +32,8 @@ class Draw(NamedTuple):
 
 
 @lru_cache(256)
-def _option_row(options):
+def option_row(options):
+    """The option row int32 [1, words] of a Sampling, not to be written."""
     return option_rows(options, 1)
 
 
@@ -41,7 +42,7 @@ def taken(sampler, draws):
     refusals are counted."""
     if sampler is None:
         return [None] * len(draws)
-    return [one if one is not None and sampler.takes(_option_row(one.options)) else None for one in draws]
+    return [one if one is not None and sampler.takes(option_row(one.options)) else None for one in draws]
 
 
 def draw_arrays(draws, counts):
@@ -59,7 +60,7 @@ def draw_arrays(draws, counts):
             history[slot, : len(one.line)] = one.line
             first[:, slot], options[slot], seeds[slot] = (one.length, one.position), one.options, one.seed
     return {
-        "options": np.concatenate([_option_row(options[slot]) for slot in slots]),
+        "options": np.concatenate([option_row(options[slot]) for slot in slots]),
         "history": history,
         "lengths": np.where(first[1, slots] < 0, 0, first[0, slots] + places).astype(np.int32),
         "seeds": seeds[slots],

@@ -12,10 +12,13 @@ from qsa.reference.exact.model import Output
 from qsa.reference.exact.sampler import distribution
 from qsa.reference.sampler import GREEDY
 
-VOCAB, TEXT, TRIALS = 4, 3, 2000
+VOCAB, TEXT, TRIALS = 4, 3, 5000
+"""The least of the mistakes below, ``position 0``, moves the texts by sum (p' - p)^2 / p = 0.068 (20,000 trials). The
+statistic of 5,000 then has a mean of 395 and a standard deviation of 38 (non-central chi-square, 54 degrees of
+freedom), where a right engine stays below 92 in 99.9 % of all cases."""
 MODEL = np.random.default_rng(5).normal(0, 1.2, (VOCAB, VOCAB)).astype(np.float32)
 """Logits of a Markov model: row i is what it says after token i."""
-OWN = (MODEL + np.random.default_rng(6).normal(0, 1.0, MODEL.shape)).astype(np.float32)
+OWN = (MODEL + np.random.default_rng(6).normal(0, 2.0, MODEL.shape)).astype(np.float32)
 """What the draft layer says."""
 
 OPTIONS = Sampling(temperature=1.1)
@@ -58,7 +61,19 @@ def test_a_draft_as_probable_as_the_floor_is_followed_by_another(monkeypatch, op
     assert len(LayerDrafter(Layer()).propose([Asked(request, slot, 3)])[0].tokens) == drafts
 
 
-@pytest.mark.parametrize("floor, mistake", [(0.0, False), (0.35, False), (1.0, False), (0.35, True)])
+def emitted(request, proposal, mistake):
+    """What the engine's acceptance makes of one window. ``position 0``, a mistake: every window draws with the numbers
+    of the text's first positions, as if none had come before it."""
+    last = request.sequence[-1]
+    if mistake == "position 0":
+        request = Request([last], TEXT, OPTIONS, request.seed, "rejection", request.drafting)
+    return sampling.accept(request, MODEL[[last, *proposal.tokens]], proposal.tokens, proposal.lists)[1]
+
+
+CASES = [(0.0, None), (0.35, None), (1.0, None), (0.35, "dropped"), (0.35, "position 0")]
+
+
+@pytest.mark.parametrize("floor, mistake", CASES)
 def test_a_floor_leaves_the_distribution_alone(floor, mistake):
     """The drafter and the acceptance as the engine has them, windows of up to three rows until three tokens stand."""
     drafter, drafting = LayerDrafter(Layer()), Drafting(3, min_p=floor)
@@ -66,16 +81,15 @@ def test_a_floor_leaves_the_distribution_alone(floor, mistake):
     for seed in range(TRIALS):
         request = Request([0], TEXT, OPTIONS, seed, "rejection", drafting)
         while not request.reason:
-            last = request.sequence[-1]
-            tip = OWN[last], np.zeros((1, 1), np.float32)
+            tip = OWN[request.sequence[-1]], np.zeros((1, 1), np.float32)
             slot = SimpleNamespace(draft=SimpleNamespace(tip=tip, lost=False, n=len(request.sequence) - 1))
             count = min(drafting.rows, TEXT - len(request.tokens)) - 1
             proposal = drafter.propose([Asked(request, slot, count)])[0] if count else Proposal()
             assert all(share(*one) >= floor for one in zip(proposal.tokens[:-1], proposal.lists, strict=False))
-            if count and mistake:
+            if count and mistake == "dropped":
                 proposal = dropped(proposal, floor)
             lengths.add((count, len(proposal.tokens)))
-            request.emit(sampling.accept(request, MODEL[[last, *proposal.tokens]], proposal.tokens, proposal.lists)[1])
+            request.emit(emitted(request, proposal, mistake))
         texts[seed] = np.ravel_multi_index(request.tokens, (VOCAB,) * TEXT)
     assert {(2, 1), (2, 2)} & lengths == {(2, 2)} if floor == 0 else (2, 1) in lengths
     lists = [distribution(row, (), OPTIONS) for row in MODEL]
@@ -83,4 +97,4 @@ def test_a_floor_leaves_the_distribution_alone(floor, mistake):
     for row, (ids, masses) in zip(steps, lists, strict=True):
         row[ids] = masses / masses.sum()
     expected = np.einsum("a,ab,bc->abc", steps[0], steps, steps).reshape(-1)
-    assert chi_square_fails(texts, expected) == mistake
+    assert chi_square_fails(texts, expected) == bool(mistake)
