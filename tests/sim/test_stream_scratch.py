@@ -1,0 +1,136 @@
+"""Which scratch a call without one gets, by device, stream and thread; what a device and its streams say stands in."""
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, local
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from attend_cases import problem
+
+from qsa.kernels.cuda import simulate
+from qsa.reference.geometry import step_records
+
+pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
+from qsa.kernels.cuda import compiler
+
+attend, select, sample = simulate.load("attend"), simulate.load("select"), simulate.load("sample")
+device = simulate.load("device")
+
+DEFAULT, PER_THREAD = SimpleNamespace(ptr=0), SimpleNamespace(ptr=2)
+"""CuPy's default streams, which have these handles on every device and in every thread."""
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """What is current, to be set: ``device`` (an ordinal) of all threads, ``stream`` of each thread."""
+    state = SimpleNamespace(device=0, streams=local())
+    streams = SimpleNamespace(
+        get_current_stream=lambda: getattr(state.streams, "current", DEFAULT), Stream=SimpleNamespace(ptds=PER_THREAD)
+    )
+    monkeypatch.setattr(compiler, "array_module", lambda: SimpleNamespace(cuda=streams))
+    monkeypatch.setattr(compiler, "current_device", lambda: state.device)
+    monkeypatch.setattr(device, "stream_key", compiler.stream_key)
+    return state
+
+
+def of_attend(record, stream=None):
+    q, kv, ids, steps = problem(1, [70])
+    record(attend, lambda arguments: arguments[-2])
+    attend.attend(q, device.to_device(kv), ids, steps, arithmetic="exact", schedule="split", splits=2, stream=stream)
+
+
+def of_select(record):
+    record(select, lambda arguments: arguments[3])
+    select.select(np.zeros((1, 40), np.float32), step_records([99]), schedule="spread")
+
+
+def of_sample(record):
+    record(sample, lambda arguments: arguments[7])
+    sample.argmax(np.zeros((1, 40), np.float32))
+
+
+@pytest.fixture
+def scratch_of(monkeypatch):
+    """Function of a call that returns the scratch that its launch was given; nothing is launched."""
+
+    def given(call, **options):
+        found = []
+
+        def record(module, pick):
+            def launch(kernel, grid, block, arguments, **rest):
+                found.append(pick(arguments))
+
+            monkeypatch.setattr(module, "launch", launch)
+
+        call(record, **options)
+        (one,) = found
+        return one
+
+    return given
+
+
+CALLS = pytest.mark.parametrize("call", [of_attend, of_select, of_sample])
+
+
+@CALLS
+def test_two_devices_share_no_scratch(now, scratch_of, call):
+    """Their default streams have the same handle."""
+    first = scratch_of(call)
+    now.device = 1
+    second = scratch_of(call)
+    assert not np.shares_memory(first, second)
+    assert scratch_of(call) is second
+    now.device = 0
+    assert scratch_of(call) is first
+
+
+@CALLS
+def test_streams_of_one_device_share_no_scratch(now, scratch_of, call):
+    first = scratch_of(call)
+    now.streams.current = SimpleNamespace(ptr=77)
+    assert not np.shares_memory(first, scratch_of(call))
+
+
+@pytest.mark.parametrize(
+    ("stream", "shared"), [(PER_THREAD, False), (DEFAULT, True), (SimpleNamespace(ptr=78), True)], ids=str
+)
+@CALLS
+def test_two_threads_share_the_scratch_of_a_stream_they_share(now, scratch_of, call, stream, shared):
+    """The default streams of two threads have the same handle, and run beside each other."""
+    both = Barrier(2)
+
+    def run(turn):
+        now.streams.current = stream
+        both.wait()
+        for i in range(2):
+            if i == turn:
+                found = scratch_of(call)
+            both.wait()
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(run, range(2))
+    assert (one is other) == shared and np.shares_memory(one, other) == shared
+
+
+@pytest.mark.parametrize("handle", [0, 2, 79])
+def test_a_stream_that_is_named_has_the_scratch_it_has_as_the_current_one(now, scratch_of, handle):
+    stream = SimpleNamespace(ptr=handle)
+    now.streams.current = stream
+    current = scratch_of(of_attend)
+    now.streams.current = SimpleNamespace(ptr=80)
+    assert scratch_of(of_attend, stream=stream) is current
+    assert scratch_of(of_attend) is not current
+    now.device = 1
+    assert not np.shares_memory(scratch_of(of_attend, stream=stream), current)
+
+
+def test_the_scratch_of_attend_is_unset_and_grows(now, scratch_of):
+    """Beside the smaller one, which a captured graph may hold."""
+    now.streams.current = SimpleNamespace(ptr=81)
+    small = attend._scratch.get((1,))
+    large = scratch_of(of_attend)
+    assert large is not small and large.size > small.size == 1
+    for one in (small, large):
+        assert one.dtype == np.int64 and (one == attend.UNSET).all()
