@@ -1,7 +1,8 @@
 """Known faults of kernels, on the CUDA kernels in the simulator; see ``known_faults``.
 
-Without ``known_faults_large``: 65,537 blocks are minutes of simulation, and addresses beyond 2^32 need a device's
-memory. The grids and chunks that those cross have tests of their own, with the limits lowered.
+Without ``known_faults_large``: 65,537 blocks are minutes of simulation, and pools beyond 2^32 bytes need a device's
+memory. The grids and chunks that those cross have tests of their own, with the limits lowered; for offsets beyond 32
+bits (B9) ``test_far_pools`` moves a pool's address.
 """
 
 from functools import partial
