@@ -10,7 +10,7 @@ from qsa.kernels import ops
 from qsa.reference.exact import append_index, append_kv
 from qsa.reference.geometry import REAL, Geometry, step_records
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV
+from qsa.reference.kv import PagedKV, Side
 
 SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_dim=32)
 
@@ -20,11 +20,22 @@ class Backend:
 
     def __init__(self, operations):
         self.to_device, self.to_host = operations["to_device"], operations["to_host"]
-        self.launches = operations["launches"]
+        self.launches, self._guarded = operations["launches"], operations["Guarded"]
         self._operations = operations
 
     def append_kv(self, k, v, kv, steps, slots=None):
         return self._operations["append_kv"](*map(self.to_device, (k, v)), kv, *map(self.to_device, (steps, slots)))
+
+    def between_guards(self, kv):
+        """(``kv`` on the device with the same bytes in its pool, the pool's buffers between their guards)."""
+        there, guards = self.to_device(kv), []
+        for name in ("k", "v"):
+            side = getattr(there, name)
+            for array in side[1:]:
+                guards.append(self._guarded(array.shape, array.dtype))
+                guards[-1].array[...] = array
+            setattr(there, name, Side(side.coding, *(buffer.array for buffer in guards[-2:])))
+        return there, guards
 
     def append_index(self, raw, steps, index):
         return self._operations["append_index"](self.to_device(raw), self.to_device(steps), index)
@@ -136,6 +147,28 @@ def test_append_kv_leaves_rows_beyond_the_capacity_and_refuses_other_geometries(
             backend.append_kv(*arguments[:2], refused, arguments[2])
     with pytest.raises(ValueError, match="slots: int64"):
         backend.append_kv(x, x, [refused, refused], steps, np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match=r"slots: int32 \(1,\): must be int32 \(2,\)"):
+        backend.append_kv(x, x, refused, steps, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match=r"kv: \[\]: must be a DeviceKV, or a list of one or more"):
+        backend.append_kv(x, x, [], steps)
+
+
+@pytest.mark.parametrize("slots", [[-1, 0], [2, 1], [1, 2**31 - 1], [0, -(2**31)]])
+@pytest.mark.parametrize("n_slots", [1, 2])
+def test_a_row_of_no_slot_writes_nothing(backend, n_slots, slots):
+    """Of several slots, or of one alone: an address from beyond their table could be any."""
+    rng = np.random.default_rng(10)
+    kvs = [poisoned("int8", 8, SMALL, host=True) for _ in range(n_slots)]
+    there, guards = zip(*map(backend.between_guards, kvs), strict=True)
+    k, v = vectors(rng, 2, SMALL), vectors(rng, 2, SMALL)
+    slots, steps = np.array(slots, np.int32), step_records([3, 6], geometry=SMALL)
+    held = [row for row in (0, 1) if 0 <= slots[row] < n_slots]
+    append_kv(k[held], v[held], kvs, steps[held], slots[held])
+    assert backend.append_kv(k, v, list(there), steps, slots) is True
+    for kv, seen, buffers in zip(kvs, there, guards, strict=True):
+        same_kv(backend, kv, seen)
+        for buffer in buffers:
+            buffer.check(f"slots {slots}")
 
 
 def make_index(rng, geometry=REAL, blocks=6, **options):

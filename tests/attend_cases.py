@@ -225,8 +225,9 @@ def refused(backend, reason, inputs, scratch=None, **options):
     out = backend.to_device(np.full(q.shape, 7, np.float32))
     before = ops.refusals().get(("attend", reason), 0)
     held = None if scratch is None else backend.to_device(scratch)
+    launched = backend.launches()
     answer = backend.device_attend(*there, None, out, arithmetic="exact", scratch=held, **options)
-    assert answer is False
+    assert answer is False and backend.launches() == launched
     assert ops.refusals()["attend", reason] == before + 1
     assert (backend.to_host(out) == 7).all()
     if scratch is not None:
@@ -249,10 +250,18 @@ def test_mistakes_are_errors(backend):
     for options, message in (
         ({"schedule": "wide"}, "schedule"),
         ({"schedule": "batch", "splits": 2}, "splits"),
-        ({"schedule": "split", "splits": 21}, "splits"),
+        ({"schedule": "split", "splits": 21}, "splits = 21: must be an integer from 1 to 20"),
+        ({"splits": 1.5}, "splits = 1.5: must be an integer from 1 to 20"),
         ({"arithmetic": "double"}, "arithmetic"),
     ):
         with pytest.raises(ValueError, match=message):
             backend.device_attend(q, kv, ids, steps, **options)
-    with pytest.raises(ValueError, match="slots"):
-        backend.device_attend(q, [kv, kv], ids, steps, arithmetic="exact")
+    for kvs, slots, message in (
+        ([kv, kv], None, "slots: must name the slot of every row"),
+        (kv, np.zeros(1, np.int64), "slots: int64"),
+        ([kv], np.zeros(2, np.int32), r"slots: int32 \(2,\): must be int32 \(1,\)"),
+        ([], None, r"kv: \[\]: must be a DeviceKV, or a list of one or more"),
+        ([], np.zeros(1, np.int32), r"kv: \[\]: must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            backend.device_attend(q, kvs, ids, steps, backend.to_device(slots), arithmetic="exact")

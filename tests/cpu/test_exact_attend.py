@@ -215,6 +215,8 @@ def test_bad_arguments_are_named():
     kv, _, _ = fill(rng, 8, "int8", geometry=SMALL)
     q = np.zeros((1, SMALL.n_head, SMALL.head_dim), np.float32)
     ids = np.arange(8, dtype=np.int32)[None]
+    with pytest.raises(ValueError, match=r"splits = 2\.5: must be an integer of at least 1"):
+        attend(q, kv, ids, record(8), splits=2.5)
     with pytest.raises(ValueError, match="splits = 0"):
         attend(q, kv, ids, record(8), splits=0)
     with pytest.raises(ValueError, match=r"q: shape \(1, 3, 64\)"):

@@ -271,13 +271,18 @@ def test_an_id_outside_is_an_error_and_nothing_is_written(arithmetic, bad):
         ({"schedule": "split", "splits": 0}, "splits = 0: must be an integer from 1 to 20"),
         ({"schedule": "split", "splits": 21}, "splits = 21: must be an integer from 1 to 20"),
         ({"schedule": "batch", "splits": 2}, "splits = 2: schedule 'batch' takes none"),
+        ({"splits": 1.5}, "splits = 1.5: must be an integer from 1 to 20"),
         ({"slots": np.ones(1, np.int32)}, "slots: 1 to 1"),
+        ({"slots": np.zeros(1)}, r"slots: float64 \(1,\): must be int32 \(1,\)"),
+        ({"slots": np.zeros(2, np.int32)}, r"slots: int32 \(2,\): must be int32 \(1,\)"),
     ],
 )
 def test_bad_arguments(keywords, message):
     q, kv, ids, steps = problem(generator(14), (9,), "int8")
     with pytest.raises(ValueError, match=message):
         cpu.attend(q, kv, ids, steps, **keywords)
+    with pytest.raises(ValueError, match=r"kv: \[\]: must be a PagedKV, or a list of one or more"):
+        cpu.attend(q, [], ids, steps)
     with pytest.raises(ValueError, match="q: shape"):
         cpu.attend(q[:, :3], kv, ids, steps)
     with pytest.raises(ValueError, match="ids: shape"):

@@ -72,6 +72,15 @@ def test_errors_name_the_argument_and_write_nothing():
         append_kv(k, v, kv, step_records([3, 3]))
     with pytest.raises(ValueError, match="k, v: "):
         append_kv(k[:, :1], v, kv, step_records([0, 1]))
+    for kvs, slots, message in (
+        ([], None, r"kv: \[\]: must be a PagedKV, or a list of one or more"),
+        ([], np.zeros(2, np.int32), r"kv: \[\]: must be"),
+        (kv, np.zeros(2), r"slots: float64 \(2,\): must be int32 \(2,\)"),
+        (kv, np.zeros(3, np.int32), r"slots: int32 \(3,\): must be int32 \(2,\)"),
+        ([kv, kv], np.array([0, -1], np.int32), "slots: -1 to 0: must be from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            append_kv(k, v, kvs, step_records([0, 1]), slots)
     k[1, 0, 0] = np.nan
     with pytest.raises(ValueError, match="must be finite"):
         append_kv(k, v, kv, step_records([0, 1]))

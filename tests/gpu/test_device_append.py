@@ -12,6 +12,7 @@ from append_cases import (  # noqa: F401
     poisoned,
     same_index,
     same_kv,
+    test_a_row_of_no_slot_writes_nothing,
     test_append_index_after_a_rejected_draft_and_with_unused_rows,
     test_append_index_in_windows_and_row_by_row,
     test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometries,
@@ -105,17 +106,9 @@ def test_host_copies_bring_no_warning_and_host_arrays_are_refused(backend, forma
 @pytest.mark.parametrize("format", ["int8", "q4_0", "fp16"])
 def test_nothing_is_written_beyond_the_pools(backend, format):
     """Pools between guards, filled to the last cell."""
-    from qsa.kernels.cuda.device import Guarded
-    from qsa.reference.kv import Side
-
     rng = np.random.default_rng(8)
     kv = poisoned(format, 8, SMALL)
-    there, guards = backend.to_device(kv), []
-    for name in ("k", "v"):
-        side = getattr(there, name)
-        buffers = [Guarded(array.shape, array.dtype) for array in side[1:]]
-        guards += buffers
-        setattr(there, name, Side(side.coding, *(buffer.array for buffer in buffers)))
+    there, guards = backend.between_guards(kv)
     x = rng.standard_normal((8, 2, 64)).astype(np.float32)
     steps = step_records(range(8), geometry=SMALL)
     append_kv(x, x, kv, steps)

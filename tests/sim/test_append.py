@@ -3,6 +3,7 @@
 import pytest
 from append_cases import (  # noqa: F401
     Backend,
+    test_a_row_of_no_slot_writes_nothing,
     test_append_index_after_a_rejected_draft_and_with_unused_rows,
     test_append_index_in_windows_and_row_by_row,
     test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometries,

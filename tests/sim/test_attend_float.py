@@ -120,6 +120,22 @@ def test_schedules_give_the_same_bits_row_for_row():
         assert same_bytes(run(q[one], kv, ids[one, :width].copy(), steps[one]), want[one])
 
 
+@pytest.mark.parametrize("options", [{}, {"schedule": "split", "splits": 2}], ids=["batch", "split"])
+def test_more_rows_than_a_launch_takes(monkeypatch, options):
+    """Five rows of two slots in launches of two: the last one has a single row, and each reads its own rows' records,
+    ids, slots and queries."""
+    rng = generator(21)
+    kvs = [store(rng, "int8", 70, SMALL) for _ in range(2)]
+    widths, slots = [66, 1, 70, 64, 5], np.array([1, 0, 0, 1, 1], np.int32)
+    ids, q, steps = selection(rng, widths, 70, 70), queries(rng, 5, SMALL), records(widths)
+    want = run(q, kvs, ids, steps, slots, **options)
+    monkeypatch.setattr(module, "MAX_ROWS", 2)
+    before = simulate.launches()
+    assert same_bytes(run(q, kvs, ids, steps, slots, **options), want)
+    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    assert (count["pieces"], count["merge"]) == (3, 3)
+
+
 def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
     q, kv, ids, steps = problem(9, [258])
     want = run(q, kv, ids, steps)

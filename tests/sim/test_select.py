@@ -120,6 +120,14 @@ def test_refusals():
     small = np.zeros((rows, words - 1), np.int32)
     assert refused("scratch", beyond, steps, schedule="spread", scratch=small)
     assert refused("geometry", beyond, steps, geometry=Geometry(budget=4100))
+    for wrong, message in (
+        (np.zeros(words, np.int32), rf"scratch: shape \({words},\): must be \[rows, words\]"),
+        (np.zeros((rows, words)), "scratch: float64"),
+        ([[0]], "scratch: list: must be an array on the device"),
+    ):
+        for schedule in ("spread", None):
+            with pytest.raises(ValueError, match=message):
+                select.select(beyond, steps, schedule=schedule, scratch=wrong)
     with pytest.raises(ValueError, match="schedule = 'fast'"):
         select.select(beyond, steps, schedule="fast")
     with pytest.raises(ValueError, match="rule = 'best'"):
