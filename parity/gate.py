@@ -98,7 +98,7 @@ def _sim():
 
 
 def _ptx():
-    return _tests("ptx", "tests/cpu/test_ptx*.py")
+    return _tests("ptx", "tests/cpu/test_*ptx*.py")
 
 
 def judge_evidence(record, fingerprint):

@@ -1,6 +1,7 @@
 """The gate: its decisions on recorded data, and its checks on small folders of our own."""
 
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -144,6 +145,19 @@ def test_tests_that_end_without_a_report_fail(checkout, text):
     checkout.write_text(text)
     (one,) = gate.CHECKS["sim"]()
     assert one.status == "failed" and f"exit status {7 if text else 5}" in one.reason
+
+
+def test_every_file_of_ptx_checks_is_the_gates(monkeypatch):
+    """All of tests/cpu that read what the compiler makes of a kernel, or say PTX in their names."""
+    root, patterns = Path(__file__).parents[2], []
+    monkeypatch.setattr(gate, "_tests", lambda check, pattern: patterns.append(pattern))
+    gate.CHECKS["ptx"]()
+    files = {
+        path
+        for path in root.glob("tests/cpu/test_*.py")
+        if "ptx" in path.name or re.search(r"^from .* import .*\bptxcheck\b", path.read_text(), re.MULTILINE)
+    }
+    assert len(files) > 1 and files == set(root.glob(*patterns))
 
 
 def test_without_a_checkout_nothing_is_claimed(checkout):

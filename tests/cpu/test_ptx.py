@@ -51,7 +51,7 @@ def test_every_kernel_is_in_the_table():
 
 
 def test_the_check_finds_what_it_looks_for():
-    """Contracted, approximate and float64 arithmetic, and a stack, in kernels made to have them."""
+    """Contracted, contractible, approximate and float64 arithmetic, and a stack, in kernels made to have them."""
 
     @kernel()
     def fused(x):
@@ -66,6 +66,14 @@ def test_the_check_finds_what_it_looks_for():
         x[0] = x[0] * 3 + x[1]
 
     @kernel()
+    def summed(x):
+        x[0] = x[0] + x[1]
+
+    @kernel()
+    def multiplied(x):
+        x[0] = x[0] * x[1]
+
+    @kernel()
     def apart(x):
         x[0] = libdevice.fadd_rn(libdevice.fmul_rn(x[0], x[1]), x[2])
 
@@ -78,10 +86,32 @@ def test_the_check_finds_what_it_looks_for():
             x[i] = local[int(x[64 + i])]
 
     signature, target = "void(float32[::1])", (8, 0)
-    for wrong, text in ((fused, "fma"), (approximate, ".approx"), (doubled, ".f64")):
+    for wrong, text in (
+        (fused, "fma"),
+        (approximate, ".approx"),
+        (doubled, ".f64"),
+        (summed, "add.f32"),
+        (multiplied, "mul.f32"),
+    ):
         found = ptxcheck.inexact_instructions(compile_ptx(wrong, signature, target))
         assert any(text in name for name in found), (wrong.py_func.__name__, found)
     assert ptxcheck.inexact_instructions(compile_ptx(apart, signature, target)) == ()
     assert ptxcheck.assemble(compile_ptx(indexed, signature, target), target)["stack"] >= 256
     with pytest.raises(RuntimeError, match="ptxas"):
         ptxcheck.assemble("no PTX", target)
+
+
+@pytest.mark.parametrize(
+    ("name", "inexact"),
+    [
+        *((f"{name}.{form}", True) for name in ("add", "sub", "mul") for form in ("f32", "sat.f32", "rz.f32", "f32x2")),
+        *((name, True) for name in ("mad.f32", "mad.rn.f32", "div.full.f32", "fma.rn.f32", "mul.f16", "add.bf16x2")),
+        *((f"{name}.rn.f32", False) for name in ("add", "sub", "mul", "div", "sqrt")),
+        *((name, False) for name in ("add.s32", "sub.s64", "mul.wide.s32", "mul.lo.s64", "mad.lo.s32", "max.f32")),
+        *((name, False) for name in ("cvt.rn.f32.s32", "setp.lt.f32", "neg.f32")),
+    ],
+)
+def test_instructions_by_name(name, inexact):
+    """In a line of its own, behind a predicate, and in inline assembly."""
+    for line in ("\t{} \t%f1, %f2, %f3;", "@%p1 {} %f1, %f2, %f3;", "\t// begin inline asm\n\t{{ {} %f1, %f2, %f3; }}"):
+        assert ptxcheck.inexact_instructions(line.format(name)) == ((name,) if inexact else ())
