@@ -84,11 +84,6 @@ def test_every_draft_of_a_text_is_judged_by_the_kernel_that_is_tested(monkeypatc
     engine.run()
     counts = request.statistics
     assert len(judged) == counts.drafted > 30 and sum(judged) >= counts.accepted > 0
-    monkeypatch.setattr(sampling, "judge", lambda own, drafts, *rest: (np.ones(len(drafts), bool), np.array(drafts)))
-    monkeypatch.setattr(sampling, "emitted", lambda accepted, tokens: (len(tokens) - 1, [*tokens[:-1], 7]))
-    fooled = engine.submit(prompt(45), 30, seed=5, **options)
-    engine.run()
-    assert fooled.statistics.accepted == fooled.statistics.drafted
 
 
 @pytest.mark.parametrize("chain", CHAINS)
