@@ -20,6 +20,10 @@ def _places(kv, first, last):
     return kv.locate(np.arange(first, last))
 
 
+SIDES = "k_codes", "k_scale", "v_codes", "v_scale"
+"""Names of the arrays of a K/V."""
+
+
 def _sides(kv):
     """Name -> array of codes and scales of a K/V."""
     sides = ("k", kv.pool.k), ("v", kv.pool.v)
@@ -35,6 +39,11 @@ def read_cells(kv, first, last, host):
     kv = host(kv)
     page, place = _places(kv, first, last)
     return {name: array[page, :, place] for name, array in _sides(kv).items()}
+
+
+def cell_forms(kv, count):
+    """(shape, dtype) of what :func:`read_cells` gives of ``count`` cells, by name."""
+    return {name: ((count, a.shape[1], *a.shape[3:]), a.dtype) for name, a in _sides(kv).items()}
 
 
 def write_cells(kv, first, cells, host, device):

@@ -2,15 +2,11 @@
 
 import numpy as np
 import xxhash
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
 from ..reference.exact import qsa
-from .cells import DraftCells, copy_pool, read_cells, transfers, write_cells
+from .cells import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
 from .request import integer
-
-SAVED_VERSION = 1
-"""Layout of what :meth:`Slot.save` writes."""
+from .saved import VERSION, check_forms, checked_integers, digest_of, pack, unpack
 
 
 class Slot:
@@ -83,11 +79,7 @@ class Slot:
 
         Page size, page tables and what lies beyond the sequence do not enter, so it is the same on every backend.
         """
-        digest = xxhash.xxh3_128()
-        for name, array in (self._arrays() | (self._draft_arrays() if draft else {})).items():
-            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-        return digest.hexdigest()
+        return digest_of(self._arrays() | (self._draft_arrays() if draft else {}))
 
     def fork(self):
         """A slot of its own with a copy of everything here, the indexer's keys included."""
@@ -106,8 +98,7 @@ class Slot:
         if "draft.span" in arrays:
             logits, streams = self.draft.tip
             arrays |= {"draft.tip_logits": logits, "draft.tip_streams": self.host(streams)}
-        arrays["made_by"] = np.frombuffer(self._maker().encode(), np.uint8)
-        return save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+        return pack(arrays, self._maker())
 
     def _maker(self):
         """Who can read what is saved here: the layout, the model's configuration and weights, the K/V format."""
@@ -117,27 +108,19 @@ class Slot:
             for array in tensor if isinstance(tensor, tuple) else (tensor,):
                 # A page of every tensor tells two models apart; reading all of a large one would take seconds.
                 digest.update(f"{name} {array.shape} ".encode() + np.ascontiguousarray(array.reshape(-1)[:4096]).data)
-        return f"{SAVED_VERSION} {model.arithmetic} {self.kv_format} {digest.hexdigest()}"
+        return f"{VERSION} {model.arithmetic} {self.kv_format} {digest.hexdigest()}"
 
     def restore(self, saved):
         """Continue the sequence that :meth:`save` gave; what was here is gone.
 
-        Raises ValueError, and changes nothing, when it is no saved state, is another model's or another format's, or
-        has more cells than fit.
+        Raises ValueError, and changes nothing, when it is no saved state, is another model's or another format's, has
+        more cells than fit, or is not what was saved, to the bit.
         """
-        try:
-            arrays = load(bytes(saved))
-            maker, n = arrays["made_by"].tobytes().decode(), int(arrays["n"][0])
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"saved: no state of a slot: {error}") from error
-        if maker != self._maker():
-            raise ValueError(f"saved: made by {maker!r}: this slot reads {self._maker()!r}")
-        if n > self.capacity:
-            raise ValueError(f"saved: {n} cells: the slot holds {self.capacity}")
+        arrays = unpack(saved, self._maker())
+        n = self._checked(arrays)
         self.reset()
         for layer, one in self._indexes():
-            names = ("k_codes", "k_scale", "v_codes", "v_scale")
-            write_cells(one.kv, 0, {name: arrays[f"{layer}.{name}"] for name in names}, self.host, self.device)
+            write_cells(one.kv, 0, {name: arrays[f"{layer}.{name}"] for name in SIDES}, self.host, self.device)
             pooled = arrays[f"{layer}.pooled"]
             one.index.pooled[: len(pooled)] = self.device(pooled)
             one.index.dead[...] = self.device(arrays[f"{layer}.dead"])
@@ -149,6 +132,36 @@ class Slot:
         if self.draft is not None:
             self._restore_draft(arrays, n)
 
+    def _checked(self, arrays):
+        """The number of cells in ``arrays``. Raises ValueError unless they are all that a slot of this model has saved
+        with so many cells."""
+        (n,) = checked_integers(arrays, "n", 1)
+        if not 0 <= n <= self.capacity:
+            raise ValueError(f"saved: {n} cells: the slot holds {self.capacity}")
+        forms = {"n": ((1,), np.int64)}
+        for layer, one in self._indexes():
+            forms |= {f"{layer}.{name}": form for name, form in cell_forms(one.kv, n).items()}
+            pooled, dead = one.index.pooled, one.index.dead
+            forms[f"{layer}.pooled"] = (n // self.model.geometry.ratio, *pooled.shape[1:]), pooled.dtype
+            forms[f"{layer}.dead"] = dead.shape, dead.dtype
+        for place, array in enumerate(self.state.overwritten()):
+            forms[f"overwritten.{place}"] = array.shape, array.dtype
+        if self.draft is not None and "draft.span" in arrays:
+            forms |= self._draft_forms(arrays)
+        check_forms(arrays, forms)
+        return n
+
+    def _draft_forms(self, arrays):
+        first, end, window = span = checked_integers(arrays, "draft.span", 3)
+        if end < 1 or window < 1 or first != max(0, end - window):
+            raise ValueError(f"saved: draft.span = {span}: must be the last cells of a window")
+        config, cells = self.model.config, cell_forms(self.draft.state.kv, end - first)
+        return {f"draft.{name}": form for name, form in cells.items()} | {
+            "draft.span": ((3,), np.int64),
+            "draft.tip_logits": ((config.vocab_size,), np.float32),
+            "draft.tip_streams": ((1, config.hc_count, config.hidden_size), np.float32),
+        }
+
     def _restore_draft(self, arrays, n):
         cells = self.draft
         first, end, window = arrays.get("draft.span", np.zeros(3, np.int64)).tolist()
@@ -158,7 +171,7 @@ class Slot:
         if cells.lost or not n:
             return
         cells.make_room(end)
-        stored = {name: arrays[f"draft.{name}"] for name in ("k_codes", "k_scale", "v_codes", "v_scale")}
+        stored = {name: arrays[f"draft.{name}"] for name in SIDES}
         keep = max(first, end - cells.most)
         stored = {name: array[keep - first :] for name, array in stored.items()}
         write_cells(cells.state.kv, keep, stored, self.host, self.device)

@@ -1,0 +1,72 @@
+"""Saved slots as bytes: a safetensors file of a slot's arrays that says who made it, and a digest of all that it holds.
+
+What comes back is checked before anybody writes it anywhere: a state with a wrong byte would go on as a text that
+nobody's model says, and nothing later would notice.
+"""
+
+import numpy as np
+import xxhash
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+VERSION = 2
+"""Layout of the file: part of what :func:`pack` is told as its maker."""
+
+MADE_BY, DIGEST = "made_by", "digest"
+
+
+def digest_of(arrays):
+    """xxh3_128, in hexadecimal, over names, dtypes, shapes and bytes of ``arrays`` (name -> NumPy array) in their
+    order."""
+    digest = xxhash.xxh3_128()
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _text(text):
+    return np.frombuffer(text.encode(), np.uint8)
+
+
+def pack(arrays, maker):
+    """The file of ``arrays`` (name -> NumPy array); ``maker`` is who can read it."""
+    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {MADE_BY: _text(maker)}
+    # A file has an order of its own.
+    return save(arrays | {DIGEST: _text(digest_of(dict(sorted(arrays.items()))))})
+
+
+def unpack(saved, maker):
+    """The arrays that :func:`pack` was given for ``maker``.
+
+    Raises ValueError when ``saved`` is no such file, is another maker's, or is not what was packed.
+    """
+    try:
+        arrays = load(bytes(saved))
+        made_by = arrays[MADE_BY].tobytes().decode()
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"saved: no state of a slot: {error}") from error
+    if made_by != maker:
+        raise ValueError(f"saved: made by {made_by!r}: this slot reads {maker!r}")
+    said = arrays.pop(DIGEST, np.empty(0, np.uint8)).tobytes()
+    if said != digest_of(dict(sorted(arrays.items()))).encode():
+        raise ValueError("saved: not what was saved: its digest is another one")
+    del arrays[MADE_BY]
+    return arrays
+
+
+def checked_integers(arrays, name, count):
+    """The ``count`` integers of an entry, as a list. Raises ValueError when they are missing or no int64 [count]."""
+    check_forms({name: arrays[name]} if name in arrays else {}, {name: ((count,), np.int64)})
+    return arrays[name].tolist()
+
+
+def check_forms(arrays, forms):
+    """Raises ValueError unless ``arrays`` have the names, shapes and dtypes of ``forms``: name -> (shape, dtype)."""
+    for what, names in (("missing", forms.keys() - arrays.keys()), ("unknown", arrays.keys() - forms.keys())):
+        if names:
+            raise ValueError(f"saved: {min(names)}: {what}")
+    for name, (shape, dtype) in forms.items():
+        array = arrays[name]
+        if array.shape != tuple(shape) or array.dtype != dtype:
+            raise ValueError(f"saved: {name}: {array.dtype} {array.shape}: must be {np.dtype(dtype)} {tuple(shape)}")
