@@ -134,8 +134,16 @@ class Engine:
             place = self._turns.free_slot(self._active)
             if place is None:
                 return
-            request = self._waiting.popleft()
-            self.slots[place].reset(request.drafting.window if request.drafting else None)
+            request = self._waiting[0]
+            try:
+                self.slots[place].reset(request.drafting.window if request.drafting else None)
+            except BaseException as error:
+                # The slot is half way; the next request that takes it begins with a reset of its own.
+                self._end(request, "failed", error)
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            self._waiting.popleft()
             request.slot, request.status = place, "prompt"
             self._active[place] = request
 
