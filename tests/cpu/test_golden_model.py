@@ -2,6 +2,8 @@
 
 import dataclasses
 import random
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import qsa.golden
 from qsa.golden.training import convert, corpus, exercises
 from qsa.golden.training.config import CONFIG
+from qsa.parity import cli
 from qsa.reference.config import TINY_CONFIG
 from qsa.reference.exact.checkpoint import read_quantised, write_quantised
 from qsa.reference.exact.linear import QuantisedLinear
@@ -149,6 +152,22 @@ def test_it_finds_a_needle_far_beyond_its_budget(golden):
 
 
 torch_only = pytest.mark.torch
+
+
+COMMAND = re.compile(r"^qsa (generate (?:.*\\\n)*.*)$", re.M)
+
+
+def test_the_cards_commands_print_the_cards_figures(capsys):
+    """Drafts and accepted ones of `prompt-math.txt`, greedy and sampled."""
+    card = (FOLDER / "README.md").read_text(encoding="utf-8")
+    (row,) = (line for line in card.splitlines() if line.startswith("| `prompt-math.txt` | "))
+    figures = [(int(accepted), int(drafted)) for accepted, drafted in re.findall(r"(\d+) of (\d+) ", row)]
+    commands = [shlex.split(found.replace("\\\n", " ")) for found in COMMAND.findall(card)]
+    assert len(figures) == len(commands) == 2 and "--seed" in commands[1]
+    for command, (accepted, drafted) in zip(commands, figures, strict=True):
+        here = [word.replace("golden/model", str(FOLDER)) for word in command]
+        assert cli.main([*here, "--backend", "cpu"]) == 0
+        assert f"drafts  {drafted}, {100 * accepted / drafted:.1f} % accepted" in capsys.readouterr().err
 
 
 @torch_only

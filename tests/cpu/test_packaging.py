@@ -1,5 +1,6 @@
 """The wheel holds every package and the goldens, and works without the repository."""
 
+import email
 import os
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from qsa.golden.training import corpus
+
 ROOT = Path(__file__).parents[2]
+PSF = "golden/model/LICENSE.PSF-2.0.txt"
 SCRIPT = """
 import sys
 sys.path[:0] = [{target!r}, {site!r}]
@@ -36,6 +40,28 @@ def test_wheel_holds_every_package_and_golden(wheel):
     records = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden/records").glob("*.json")}
     assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
     assert not any(name.startswith(("tests/", "reference/")) for name in names)
+
+
+def test_wheel_says_whose_texts_it_ships_and_under_which_licence(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+        (info,) = (name.removesuffix("METADATA") for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(files.read(f"{info}METADATA"))
+        assert metadata["License-Expression"] == "Apache-2.0 AND PSF-2.0"
+        assert set(metadata.get_all("License-File")) == {"LICENSE", PSF}
+        licence = files.read(f"{info}licenses/{PSF}")
+        assert licence == files.read(f"qsa/{PSF}") == (ROOT / PSF).read_bytes()
+    assert b"PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in licence
+    assert all(f"\n{paragraph}. ".encode() in licence for paragraph in range(1, 9))
+    assert b"Python Software Foundation;\nAll Rights Reserved" in licence and b"BEOPEN" not in licence
+    # The card has a line for every text of others that is shipped, and the licence of every source.
+    card = (ROOT / "golden/model/README.md").read_text(encoding="utf-8")
+    lines = card.partition("## Licences")[2].partition("## ")[0].splitlines()
+    for text in ("heldout-code.txt", "heldout-text.txt"):
+        assert f"qsa/golden/model/{text}" in names
+        assert any(line.startswith(f"| `{text}`") and line.endswith("| PSF-2.0 |") for line in lines)
+    named = " ".join(lines)
+    assert all(licence in named for _, licence, *_ in corpus.SOURCES.values())
 
 
 def test_wheel_runs_without_the_repository(wheel, tmp_path):
