@@ -8,7 +8,8 @@ from . import sampling
 from .batch import Turns, share_rows
 from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
 from .graphs import make_runner
-from .request import MAX_ROWS, checked_request, integer
+from .request import MAX_ROWS, Request, checked_request, integer
+from .room import MAX_CELLS
 from .slot import Slot
 from .window import run_window
 
@@ -26,7 +27,7 @@ class Engine:
 
     In the exact arithmetic greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or
     runner; what rejection sampling draws depends on the drafts, its distribution does not. An engine belongs to one
-    thread. Raises ValueError naming an option outside what is allowed.
+    thread. Raises ValueError naming an option outside what is allowed, or sizes that there is no memory for.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Engine:
     ):
         slots, groups = integer("slots", slots, 1), integer("groups", groups, 1)
         self.chunk = integer("chunk", chunk, 1)
-        capacity, page_size = integer("capacity", capacity, 1), integer("page_size", page_size, 1)
+        capacity = integer("capacity", capacity, 1, MAX_CELLS)
+        page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self._turns = Turns(slots, groups)
         self.model = model
         self.runner = make_runner(model) if runner is None else runner
@@ -120,8 +122,10 @@ class Engine:
     def cancel(self, request):
         """End ``request`` whatever it is doing, and free its slot. Returns whether there was something to end.
 
-        Raises ValueError on a request of another engine.
+        Raises ValueError on a request of another engine, and on what is no Request.
         """
+        if not isinstance(request, Request):
+            raise ValueError(f"request = {request!r}: must be a Request")
         if request.ended:
             return False
         if request not in self._waiting and self._active.get(request.slot) is not request:

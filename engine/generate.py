@@ -2,6 +2,7 @@
 
 from .engine import Engine
 from .request import integer
+from .room import MAX_CELLS
 
 
 def generate(
@@ -23,7 +24,8 @@ def generate(
     error of a request that failed.
     """
     if capacity is None:
-        capacity = max(1, len(model.check_ids(ids)) + integer("max_tokens", max_tokens, 1) - 1)
+        length = len(model.check_ids(ids))
+        capacity = max(1, length + integer("max_tokens", max_tokens, 1, MAX_CELLS + 1 - length) - 1)
     engine = Engine(
         model,
         capacity=capacity,

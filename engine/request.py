@@ -125,7 +125,7 @@ def checked_request(model, ids, capacity, max_tokens, sampling, seed, acceptance
     # The last token is emitted and never run, so it takes no cell.
     if len(ids) + max_tokens - 1 > capacity:
         needed = f"{len(ids)} prompt tokens and max_tokens = {max_tokens}"
-        raise ValueError(f"ids: {needed} need {len(ids) + max_tokens - 1} cells: a slot holds {capacity}")
+        raise ValueError(f"ids: {needed} need {len(ids) + max_tokens - 1} cells: capacity = {capacity}")
     sampling = GREEDY if sampling is None else sampling
     if not isinstance(sampling, Sampling):
         raise ValueError(f"sampling = {sampling!r}: must be a Sampling")

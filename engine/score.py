@@ -6,6 +6,7 @@ import numpy as np
 
 from .graphs import make_runner
 from .request import MAX_ROWS, integer
+from .room import MAX_CELLS
 from .slot import Slot
 from .window import run_window
 
@@ -45,7 +46,7 @@ def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_
     if len(ids) < 2:
         raise ValueError(f"ids: {len(ids)} token: scoring needs at least 2")
     rows = integer("window", window, 1, MAX_ROWS) if chunk is None else integer("chunk", chunk, 1)
-    capacity = len(ids) - 1 if capacity is None else integer("capacity", capacity, 1)
+    capacity = len(ids) - 1 if capacity is None else integer("capacity", capacity, 1, MAX_CELLS)
     if len(ids) - 1 > capacity:
         raise ValueError(f"ids: {len(ids)} tokens need {len(ids) - 1} cells: capacity = {capacity}")
     runner = make_runner(model) if runner is None else runner

@@ -6,6 +6,7 @@ import xxhash
 from ..reference.exact import qsa
 from .cells import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
 from .request import integer
+from .room import MAX_CELLS, room
 from .saved import VERSION, check_forms, checked_integers, digest_of, pack, unpack
 
 
@@ -18,19 +19,21 @@ class Slot:
     page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
 
     ``state`` is the model's own (``reference.exact.model.State``), ``draft`` the :class:`~qsa.engine.cells.DraftCells`
-    or None without a draft layer. Slots share nothing, pages included. Raises ValueError on sizes below 1 or a format
-    that the model does not take.
+    or None without a draft layer. Slots share nothing, pages included. Raises ValueError on sizes below 1 or above
+    MAX_CELLS, sizes that there is no memory for, or a format that the model does not take.
     """
 
     def __init__(self, model, capacity, page_size=4, kv_format="int8"):
-        self.capacity, self.page_size = integer("capacity", capacity, 1), integer("page_size", page_size, 1)
+        self.capacity = integer("capacity", capacity, 1, MAX_CELLS)
+        self.page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self.model, self.kv_format = model, kv_format
         self.host, self.device = transfers(model.backend)
-        self.state = model.init_state(capacity, page_size, kv_format)
         self.draft = None
-        if model.draft is not None:
-            self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
-        self._fresh = self.state.snapshot()
+        with room(model, self.capacity, self.page_size, kv_format):
+            self.state = model.init_state(capacity, page_size, kv_format)
+            if model.draft is not None:
+                self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
+            self._fresh = self.state.snapshot()
 
     @property
     def n(self):

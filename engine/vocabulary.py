@@ -17,8 +17,8 @@ BYTES = 256
 class Bytes:
     """A vocabulary of bytes: UTF-8 text, or any other content of a file."""
 
-    def encode(self, data):
-        """Ids int64 [n] of ``data``, bytes."""
+    def encode(self, data, what="text"):
+        """Ids int64 [n] of ``data``, bytes; ``what``: its name in errors."""
         return np.frombuffer(data, np.uint8).astype(np.int64)
 
     def decoder(self):
@@ -35,12 +35,12 @@ class Bytes:
 class Ids:
     """The ids themselves, as numbers with spaces or commas between them."""
 
-    def encode(self, data):
-        """Ids int64 [n] of ``data``, bytes. Raises ValueError on what is no number, or too large for any vocabulary."""
+    def encode(self, data, what="text"):
+        """As :meth:`Bytes.encode`. Raises ValueError on what is no number, or too large for any vocabulary."""
         words = [word for word in re.split(rb"[\s,]+", data) if word]
         for word in words:
             if not word.isdigit() or len(word) > 18:
-                raise ValueError(f"prompt: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
+                raise ValueError(f"{what}: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
         return np.array([int(word) for word in words], np.int64)
 
     def decoder(self):
@@ -64,12 +64,12 @@ class Tokenizer:
             raise ValueError(f"{path}: no tokenizer: {error}") from error
         self.stream = tokenizers.decoders.DecodeStream
 
-    def encode(self, data):
-        """Ids int64 [n] of ``data``, bytes of UTF-8. Raises ValueError on other bytes."""
+    def encode(self, data, what="text"):
+        """As :meth:`Bytes.encode`, of UTF-8. Raises ValueError on other bytes."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"prompt: no UTF-8: {error}") from error
+            raise ValueError(f"{what}: no UTF-8: {error}") from error
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def decoder(self):
@@ -91,7 +91,7 @@ def vocabulary(config, directory, ids=False):
         return Ids()
     if config.vocab_size == BYTES:
         return Bytes()
-    path, way_out = Path(directory) / "tokenizer.json", "give the prompt as ids (--ids)"
+    path, way_out = Path(directory) / "tokenizer.json", "give the text as ids (--ids)"
     if not path.is_file():
         raise ValueError(f"{directory}: a vocabulary of {config.vocab_size} and no tokenizer.json: {way_out}")
     try:

@@ -1,6 +1,7 @@
 """The console script ``qsa``: one small module per verb, each with ``add_parser(subparsers)``.
 
-Exit status of every verb: 0 as it should be, 1 it is not, 2 bad arguments, said on one line without a traceback.
+Exit status of every verb: 0 as it should be, 1 it is not, 2 bad arguments, said on one line without a traceback, 130
+on Ctrl-C.
 """
 
 import argparse
@@ -32,6 +33,10 @@ def main(argv=None):
         # The reader of a pipe went away (`qsa parity --list | head`); what it did not read is of no interest.
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - the interpreter flushes it at exit
         return 1
+    except KeyboardInterrupt:
+        # A verb that has something to say of what it was doing catches this itself; the rest is told here.
+        print(f"qsa {arguments.command}: interrupted", file=sys.stderr)
+        return 130
     except (ValueError, OSError) as error:
         print(f"qsa {arguments.command}: error: {error}", file=sys.stderr)
         return 2

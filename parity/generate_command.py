@@ -25,6 +25,15 @@ SAMPLING = {
 }
 """Options of the sampler's chain, in its order but for the temperature, which comes last there."""
 
+CHAIN = {name.replace("-", "_"): f"--{name}" for name in SAMPLING}
+"""Field of a Sampling -> the option that gives it."""
+
+DRAFTING = {"spec": "--spec", "min_p": "--spec-min-p", "max_t": "--mtp-max-t", "window": "--mtp-window"}
+"""Field of a Drafting -> the option that gives it."""
+
+ASKED = {"max_tokens": "--max-tokens", "capacity": "--capacity", "seed": "--seed", "acceptance": "--acceptance"}
+"""Further arguments of a request -> the option that gives them."""
+
 
 def add_parser(subparsers):
     """Add the command ``generate``; its ``run`` default takes the parsed arguments and returns the exit code."""
@@ -62,35 +71,39 @@ def run(arguments):
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import Drafting, Engine, Sampling
     from qsa.engine.graphs import make_runner
+    from qsa.engine.request import integer
+    from qsa.engine.room import MAX_CELLS
 
-    sampling = Sampling(**{name.replace("-", "_"): getattr(arguments, name.replace("-", "_")) for name in SAMPLING})
+    with model_options.options_named(CHAIN):
+        sampling = Sampling(**{field: getattr(arguments, field) for field in CHAIN})
     spec = SPEC if arguments.spec is None else arguments.spec
-    drafting = Drafting(spec, arguments.spec_min_p, arguments.mtp_max_t, arguments.mtp_window)
-    if arguments.prompt is None:
-        data = model_options.read_bytes(arguments.prompt_file)
+    with model_options.options_named(DRAFTING):
+        drafting = Drafting(spec, arguments.spec_min_p, arguments.mtp_max_t, arguments.mtp_window)
+    if arguments.prompt is not None:
+        data, what = arguments.prompt.encode("utf-8", "surrogateescape"), "--prompt"
     else:
-        data = arguments.prompt.encode("utf-8", "surrogateescape")
+        data, what = model_options.read_bytes(arguments.prompt_file), model_options.source(arguments.prompt_file)
     model, vocabulary, backend = model_options.load(arguments)
-    ids = model_options.encode(vocabulary, data, model, "prompt")
+    ids = model_options.encode(vocabulary, data, model, what)
     if model.draft is None:
         if arguments.spec is not None and spec > 1:
             raise ValueError(f"--spec = {spec}: the model has no draft layer: only 1 is possible")
         drafting = None
-    end = model.config.eos_token_id
-    if arguments.max_tokens < 1:
-        raise ValueError(f"--max-tokens = {arguments.max_tokens}: must be at least 1")
+    integer("--max-tokens", arguments.max_tokens, 1, MAX_CELLS + 1 - len(ids))
     capacity = len(ids) + arguments.max_tokens - 1 if arguments.capacity is None else arguments.capacity
     sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
-    engine = Engine(model, 1, *sizes, runner=make_runner(model))
-    request = engine.submit(
-        ids,
-        arguments.max_tokens,
-        sampling,
-        arguments.seed,
-        arguments.acceptance,
-        drafting,
-        () if arguments.ignore_eos or end is None else (end,),
-    )
+    with model_options.options_named(model_options.sizes(arguments, f"--max-tokens = {arguments.max_tokens}")):
+        engine = Engine(model, 1, *sizes, runner=make_runner(model))
+    with model_options.options_named(CHAIN | ASKED | {"ids": what}):
+        request = engine.submit(
+            ids,
+            arguments.max_tokens,
+            sampling,
+            arguments.seed,
+            arguments.acceptance,
+            drafting,
+            () if arguments.ignore_eos else model.config.eos_token_ids,
+        )
     interrupted = False
     try:
         _stream(engine, request, vocabulary.decoder())

@@ -1,5 +1,6 @@
 """What the commands that run a model share: its options, its default, the text they are given, the progress bar."""
 
+import re
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,8 +40,38 @@ def load(arguments):
     backend = arguments.backend
     if backend is None:
         backend = "cpu" if facts()["gpu"].startswith("none") else "cuda"
-    model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+    names = {"directory": "--model", "backend": "--backend", "rule": "--rule"}
+    if arguments.arithmetic is not None:
+        names["arithmetic"] = "--arithmetic"
+    with options_named(names):
+        model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
     return model, vocabulary(model.config, directory, arguments.ids), backend
+
+
+@contextmanager
+def options_named(names):
+    """Inside, an error that says ``name = value``, or ``name: `` and a count, of an argument says the command line's
+    word for it instead; ``names``: argument -> that word. A system's own errors, of several parts, are left alone."""
+    pattern = re.compile(rf"(?<![\w.-])({'|'.join(names)})(?= = |: \d)")
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        text = pattern.sub(lambda found: names[found[1]], str(error))
+        if len(error.args) != 1 or text == str(error):
+            raise
+        raise ValueError(text) from error
+
+
+def sizes(arguments, derived):
+    """Names for :func:`options_named` of the options of a slot's size; ``derived``: where the capacity comes from
+    when no option gives it."""
+    capacity = f"{derived}: capacity" if arguments.capacity is None else "--capacity"
+    return {"capacity": capacity, "page_size": "--page-size", "kv_format": "--kv-format", "chunk": "--chunk"}
+
+
+def source(name):
+    """What errors call the text of the file ``name``."""
+    return "standard input" if name == "-" else name
 
 
 def read_bytes(name):
@@ -51,7 +82,7 @@ def read_bytes(name):
 def encode(vocabulary, data, model, what, least=1):
     """Ids int64 [n] of ``data``, bytes; ``what``: its name in errors. Raises ValueError unless there are ``least`` and
     all are in the model's vocabulary."""
-    ids = vocabulary.encode(data)
+    ids = vocabulary.encode(data, what)
     if len(ids) < least:
         raise ValueError(f"{what}: {len(ids)} tokens: at least {least} required")
     size = model.config.vocab_size

@@ -31,11 +31,13 @@ def run(arguments):
     check_target("--json", None if to_stdout else arguments.json)
     data = model_options.read_bytes(arguments.file)
     model, vocabulary, backend = model_options.load(arguments)
-    ids = model_options.encode(vocabulary, data, model, arguments.file, least=2)
+    what = model_options.source(arguments.file)
+    ids = model_options.encode(vocabulary, data, model, what, least=2)
+    names = {"window": "--window", "ids": what} | model_options.sizes(arguments, what)
     options = {"page_size": arguments.page_size, "kv_format": arguments.kv_format}
     begin = time.perf_counter()
     try:
-        with model_options.progress("score", len(ids) - 1) as show:
+        with model_options.options_named(names), model_options.progress("score", len(ids) - 1) as show:
             scores = score(
                 model,
                 ids,

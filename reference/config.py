@@ -26,6 +26,9 @@ ONLY = {
     "indexer_kv_heads": 1,
 }
 
+# How the int8 codes of a quantised checkpoint are stored (exact/checkpoint.py), and no other way.
+QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float16", "scale_suffix": "_scale"}
+
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
 LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_per_ngram": 256}
 LIMIT = 2**31 - 1
@@ -48,7 +51,8 @@ class Config:
     """Sizes and constants of one text model, under the published field names. See :meth:`from_dict`.
 
     ``layer_types`` holds ``linear_attention`` (Gated DeltaNet) or ``indexed_attention`` (QSA) per layer.
-    ``ple_layer_ids`` counts from 1. ``eos_token_id`` is the one id that cuts n-grams.
+    ``ple_layer_ids`` counts from 1. ``eos_token_id`` is the one id that cuts n-grams; a file's list of several is this
+    one and ``more_eos_token_ids``, which end a text and cut nothing.
     Raises ValueError naming field, value and what is allowed.
     """
 
@@ -87,6 +91,8 @@ class Config:
     ngram_vocab_size_base: int = 20_000_000
     make_ngram_vocab_size_divisible_by: int = 128
     seed: int = 1234
+    # Not part of what is computed, and so not of the representation, by which saved states know their model.
+    more_eos_token_ids: tuple = dataclasses.field(default=(), repr=False)
 
     def __post_init__(self):
         set_ = object.__setattr__
@@ -94,6 +100,7 @@ class Config:
             set_(self, "ple_embed_dim", self.hidden_size)
         set_(self, "layer_types", tuple(self.layer_types))
         set_(self, "ple_layer_ids", tuple(sorted(set(self.ple_layer_ids))))
+        set_(self, "more_eos_token_ids", tuple(self.more_eos_token_ids))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if (field.type is int or field.name == "ple_embed_dim") and field.name != "seed":
@@ -106,6 +113,7 @@ class Config:
             raise _error("seed", self.seed, "an integer from 0 to 2^63 - 1 is required")
         self._check_layers()
         self._check_ple()
+        self._check_eos()
         if self.output_gate_type not in ("sigmoid", "silu"):
             raise _error("output_gate_type", self.output_gate_type, "allowed are sigmoid, silu")
         if self.hc_count < 2:
@@ -152,6 +160,16 @@ class Config:
         if type(self.eos_token_id) is not int or not 0 <= self.eos_token_id < self.vocab_size:
             raise _error("eos_token_id", self.eos_token_id, f"0 to {self.vocab_size - 1} are allowed with PLE")
 
+    def _check_eos(self):
+        for token in self.eos_token_ids:
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise _error("eos_token_id", token, f"0 to {self.vocab_size - 1} are allowed")
+
+    @property
+    def eos_token_ids(self):
+        """Every id that ends a text, as a tuple; empty where the model has none."""
+        return (() if self.eos_token_id is None else (self.eos_token_id,)) + self.more_eos_token_ids
+
     @property
     def n_rot(self):
         """Dims of a head that are rotated."""
@@ -187,9 +205,11 @@ class Config:
         """
         if not isinstance(data, dict):
             raise _error("file", type(data).__name__, "an object is required")
+        _check_quantisation(data)
         data = data.get("text_config", data)
         if not isinstance(data, dict):
             raise _error("text_config", data, "an object is required")
+        _check_quantisation(data)
         data = {name: value for name, value in data.items() if value is not None}
         if data.get("model_type") not in MODEL_TYPES:
             raise _error("model_type", data.get("model_type"), f"allowed are {', '.join(MODEL_TYPES)}")
@@ -202,7 +222,7 @@ class Config:
         if rope.get("rope_type", "default") != "default":
             raise _error("rope_type", rope["rope_type"], "only 'default' is supported")
         known = {field.name for field in dataclasses.fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
+        values = {name: value for name, value in data.items() if name in known and name != "more_eos_token_ids"}
         for name in ("rope_theta", "partial_rotary_factor"):
             value = _sole(name, (data, rope))
             if value is not None:
@@ -220,7 +240,7 @@ class Config:
         if isinstance(eos, list):
             if not eos:
                 raise _error("eos_token_id", eos, "at least one id is required")
-            values["eos_token_id"] = eos[0]
+            values["eos_token_id"], values["more_eos_token_ids"] = eos[0], eos[1:]
         required = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
         for name in sorted(required - set(values)):
             raise ValueError(f"config: {name}: missing")
@@ -245,8 +265,25 @@ class Config:
         # The published checkpoint's own name for its QSA layers.
         data["layer_types"] = ["full_attention" if layer == LAYER_TYPES[1] else layer for layer in self.layer_types]
         data["ple_layer_ids"] = list(self.ple_layer_ids)
+        more = data.pop("more_eos_token_ids")
+        if more:
+            data["eos_token_id"] = [self.eos_token_id, *more]
         rope = {name: data.pop(name) for name in ("rope_theta", "partial_rotary_factor")}
         return {"model_type": MODEL_TYPES[1], **data, "rope_parameters": {"rope_type": "default", **rope}}
+
+
+def _check_quantisation(data):
+    """Raises ValueError on a ``quantization_config`` of ``data`` that says anything but :data:`QUANTISATION`."""
+    found = data.get("quantization_config")
+    if found is None:
+        return
+    if not isinstance(found, dict):
+        raise _error("quantization_config", found, "an object is required")
+    for name, only in QUANTISATION.items():
+        if found.get(name) != only:
+            raise _error(f"quantization_config.{name}", found.get(name), f"only {only!r} is supported")
+    for name in sorted(found.keys() - QUANTISATION.keys()):
+        raise _error(f"quantization_config.{name}", found[name], "is not supported")
 
 
 def _interval_types(data):

@@ -20,6 +20,11 @@ def make(folder, config=CONFIG, change=None):
     return folder
 
 
+def make_undrafted(folder):
+    """A model without a draft layer."""
+    return make(folder, change=lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("mtp.")])
+
+
 def run(capsys, *arguments):
     """(exit code, stdout, stderr) of a command in this process, on the CPU."""
     try:

@@ -1,9 +1,11 @@
-"""``qsa generate``: the engine's text and figures, and one line for everything that cannot be."""
+"""``qsa generate``: the engine's text and figures, Ctrl-C, pipes and terminals."""
 
 import io
+import json
 import os
 import pty
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from command_models import PROMPT, make, run
+from command_models import PROMPT, make, make_undrafted, run
 from exact_models import SMALL_CONFIG
 
 from qsa.engine import Drafting, Sampling, generate
@@ -45,10 +47,7 @@ def silent(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undrafted(tmp_path_factory):
-    return make(
-        tmp_path_factory.mktemp("undrafted"),
-        change=lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("mtp.")],
-    )
+    return make_undrafted(tmp_path_factory.mktemp("undrafted"))
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +139,17 @@ def test_an_end_of_text_ends_the_text_and_is_not_written(capsys, silent):
     assert text(capsys, *asked, "--ignore-eos") == "\0" * 5 + "\n"
 
 
+@pytest.mark.parametrize("ends", [[0, 7], [7, 0]])
+def test_any_end_of_text_of_a_list_ends_the_text(capsys, silent, tmp_path, ends):
+    """The model says 0: the list's first id, or another one."""
+    shutil.copytree(silent, tmp_path, dirs_exist_ok=True)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"eos_token_id": ends}))
+    asked = ("--model", tmp_path, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
+
+
 def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
     def spoil(tensors):
         # Every V is then beyond what a scale can hold, 8.3 million.
@@ -176,62 +186,6 @@ def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
     )
 
 
-GENERATE = {
-    "no prompt": ((), "one of the arguments --prompt --prompt-file is required"),
-    "two prompts": (("--prompt", "a", "--prompt-file", "b"), "not allowed with argument"),
-    "empty prompt": (("--prompt", ""), "prompt: 0 tokens: at least 1 required"),
-    "missing prompt": (("--prompt-file", "nowhere.txt"), "No such file or directory: 'nowhere.txt'"),
-    "prompt is a folder": (("--prompt-file", "."), "Is a directory"),
-    "no ids": (("--prompt", "12 x", "--ids"), "prompt: 'x': ids are whole numbers"),
-    "negative id": (("--prompt", "-3", "--ids"), "prompt: '-3': ids"),
-    "id outside": (("--prompt", "1 256", "--ids"), "prompt: id 256: the vocabulary is 0 to 255"),
-    "huge id": (("--prompt", "1" * 30, "--ids"), "ids are whole numbers"),
-    "spec": (("--prompt", "a", "--spec", "9"), "spec = 9: must be an integer, from 1 to 8"),
-    "spec 0": (("--prompt", "a", "--spec", "0"), "spec = 0: must be an integer, from 1 to 8"),
-    "spec no number": (("--prompt", "a", "--spec", "four"), "argument --spec: invalid int value: 'four'"),
-    "spec-min-p": (("--prompt", "a", "--spec-min-p", "2"), "min_p = 2.0: must be a number from 0 to 1"),
-    "mtp-max-t": (("--prompt", "a", "--mtp-max-t", "99"), "max_t = 99: must be an integer, from 1 to 8"),
-    "mtp-window": (("--prompt", "a", "--mtp-window", "0"), "window = 0: must be an integer, at least 1"),
-    "temperature": (("--prompt", "a", "--temperature", "nan"), "temperature = nan: must be a finite number"),
-    "min-p": (("--prompt", "a", "--min-p", "2"), "min_p = 2.0: must be from 0 to 1"),
-    "top-p": (("--prompt", "a", "--top-p", "-1"), "top_p = -1.0: must be from 0 to 1"),
-    "top-k": (("--prompt", "a", "--top-k", "-1"), "top_k = -1: must be at least 0"),
-    "repeat": (("--prompt", "a", "--repeat", "0"), "repeat = 0.0: must be above 0"),
-    "seed": (("--prompt", "a", "--seed", "-1"), "seed = -1: must be an integer, from 0"),
-    "acceptance": (("--prompt", "a", "--acceptance", "all"), "acceptance = 'all': allowed are greedy, exact_match"),
-    "greedy while drawing": (("--prompt", "a", "--acceptance", "greedy", "--temperature", "1"), "must be 0 or less"),
-    "max-tokens": (("--prompt", "a", "--max-tokens", "0"), "--max-tokens = 0: must be at least 1"),
-    "capacity": (("--prompt", "abc", "--capacity", "20"), "need 258 cells: a slot holds 20"),
-    "no capacity": (("--prompt", "abc", "--capacity", "0"), "capacity = 0: must be an integer, at least 1"),
-    "chunk": (("--prompt", "a", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
-    "page-size": (("--prompt", "a", "--page-size", "0"), "page_size = 0: must be an integer, at least 1"),
-    "kv-format": (("--prompt", "a", "--kv-format", "fp8"), "kv_format = 'fp8': the exact arithmetic takes int8"),
-    "exact fp16": (("--prompt", "a", "--kv-format", "fp16"), "kv_format = 'fp16': the exact arithmetic takes int8"),
-    "backend": (("--prompt", "a", "--backend", "gpu"), "backend = 'gpu': allowed are cpu, cuda, reference"),
-    "arithmetic": (("--prompt", "a", "--arithmetic", "f32"), "arithmetic = 'f32': allowed are exact, float"),
-    "rule": (("--prompt", "a", "--rule", "best"), "rule = 'best': allowed are blocks, cells"),
-    "no model": (("--prompt", "a", "--model", "nowhere"), "directory = 'nowhere': there is no such folder"),
-}
-"""Options that cannot be; those of the model come last, so that they replace what stands before them."""
-
-
-@pytest.mark.parametrize(("arguments", "message"), GENERATE.values(), ids=GENERATE)
-def test_generate_says_on_one_line_what_cannot_be(capsys, folder, arguments, message):
-    code, out, err = run(capsys, "generate", "--model", folder, "--backend", "cpu", *arguments)
-    assert (code, out) == (2, "") and message in err
-    last = err.splitlines()[-1]
-    assert last.startswith("qsa generate: error: ") and message in last
-    # argparse says its usage first; everything else is one line.
-    assert err.count("\n") == 1 or err.startswith("usage: ")
-
-
-def test_what_a_model_does_not_have(capsys, undrafted, numbered):
-    code, _, err = run(capsys, "generate", "--model", undrafted, "--prompt", "a", "--spec", "2")
-    assert code == 2 and "--spec = 2: the model has no draft layer: only 1 is possible" in err
-    code, _, err = run(capsys, "generate", "--model", numbered, "--prompt", "a")
-    assert code == 2 and "a vocabulary of 97 and no tokenizer.json: give the prompt as ids (--ids)" in err
-
-
 def command(*arguments):
     return [sys.executable, "-m", "qsa.parity.cli", *map(str, arguments)]
 
@@ -262,6 +216,43 @@ def test_ctrl_c_inside_a_step_does_so_too(capsys, folder, monkeypatch, call):
     asked = ("--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--spec", 1, "--ignore-eos")
     code, out, err = run(capsys, "generate", *asked)
     assert code == 130 and out.endswith("\n") and err.endswith("end     cancelled\n") and "error" not in err
+
+
+@pytest.mark.parametrize("where", ["read_bytes", "load", "encode"])
+@pytest.mark.parametrize("verb", ["generate", "score"])
+def test_ctrl_c_before_there_is_a_text_is_one_line(capsys, folder, tmp_path, monkeypatch, verb, where):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    file = {"generate": ("--prompt-file", tmp_path / "prompt.txt"), "score": (tmp_path / "prompt.txt",)}[verb]
+    monkeypatch.setattr(model_options, where, interrupted)
+    try:
+        found = run(capsys, verb, "--model", folder, "--backend", "cpu", *file)
+    except KeyboardInterrupt:
+        found = None  # it would end the tests
+    assert found == (130, "", f"qsa {verb}: interrupted\n")
+
+
+def test_ctrl_c_while_a_prompt_is_typed(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt-file", "-")
+    process = subprocess.Popen(
+        asked, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + PATIENCE
+    # It reads standard input before it loads the model; what it has read of a full pipe frees its room.
+    os.set_blocking(process.stdin.fileno(), False)
+    filled = 0
+    while time.monotonic() < deadline:
+        try:
+            filled += os.write(process.stdin.fileno(), b"a" * 65536)
+        except BlockingIOError:
+            time.sleep(0.05)
+        if filled > 4 * 2**20:
+            break
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err.decode()) == (130, b"", "qsa generate: interrupted\n")
 
 
 def test_a_reader_that_goes_away_is_no_error(folder, tmp_path):

@@ -1,10 +1,12 @@
 """Reading the published configuration: what is accepted, and what every refusal says."""
 
+import dataclasses
 import json
 
 import pytest
 
 from qsa.reference import REAL_CONFIG, TINY_CONFIG, Config
+from qsa.reference.config import QUANTISATION
 from qsa.reference.geometry import REAL
 
 # The text fields of the published config.json of Qwen3.8-Flash-Next that change a result.
@@ -89,7 +91,9 @@ SAME = {
     "layer types under the code's own name": changed(
         layer_types=(["linear_attention"] * 3 + ["indexed_attention"]) * 12
     ),
-    "several end of text ids, the first cuts": changed(eos_token_id=[248044, 248046]),
+    "a list of one end of text id": changed(eos_token_id=[248044]),
+    "our own quantisation": changed(quantization_config=QUANTISATION),
+    "no quantisation": changed(quantization_config=None),
     "rope fields at the top": changed(rope_parameters=..., rope_theta=1e7),
     "a repeated PLE layer": changed(ple_layer_ids=[2, 2]),
     "class defaults left out": changed(rms_norm_eps=..., hc_lowrank=None, ngram_size=..., ple_embed_dim=None),
@@ -110,6 +114,21 @@ def test_a_model_without_ple_needs_no_end_of_text():
     config = Config.from_dict(changed(ple_layer_ids=None, eos_token_id=None))
     assert config.ple_layer_ids == () and config.eos_token_id is None
 
+
+def test_of_several_ends_of_text_the_first_cuts_and_each_ends():
+    config = Config.from_dict(changed(eos_token_id=[248044, 248046, 7]))
+    assert config.eos_token_id == 248044 and config.eos_token_ids == (248044, 248046, 7)
+    assert dataclasses.replace(config, more_eos_token_ids=()) == REAL_CONFIG != config
+    # They change nothing that is computed: a saved state of one is the other's.
+    assert repr(config) == repr(Config.from_dict(PUBLISHED))
+    again = config.to_dict()
+    assert again["eos_token_id"] == [248044, 248046, 7] and Config.from_dict(again) == config
+    assert REAL_CONFIG.eos_token_ids == (248044,) and REAL_CONFIG.to_dict()["eos_token_id"] == 248044
+    assert Config.from_dict(changed(ple_layer_ids=None, eos_token_id=None)).eos_token_ids == ()
+    assert Config.from_dict(changed(more_eos_token_ids=5)) == REAL_CONFIG  # a name of ours, not of the file's
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 
 # Changed fields, and what the error must say: field, value, what is allowed.
 REFUSED = [
@@ -147,6 +166,20 @@ REFUSED = [
     (changed(ngram_size=1), r"ngram_size = 1: at least 2"),
     (changed(eos_token_id=None), r"eos_token_id = None: 0 to 248319"),
     (changed(eos_token_id=248320), r"eos_token_id = 248320: 0 to 248319"),
+    (changed(eos_token_id=[248044, 248320]), r"eos_token_id = 248320: 0 to 248319"),
+    (changed(eos_token_id=[248044, None]), r"eos_token_id = None: 0 to 248319"),
+    (changed(eos_token_id=-1, ple_layer_ids=None), r"eos_token_id = -1: 0 to 248319"),
+    (changed(quantization_config=AWQ), r"quantization_config.quant_method = 'awq': only 'int8' is supported"),
+    (changed(quantization_config={**QUANTISATION, "group_size": 32}), r"group_size = 32: only 64 is supported"),
+    (changed(quantization_config={**QUANTISATION, "scale_dtype": "float32"}), r"'float32': only 'float16'"),
+    (changed(quantization_config={**QUANTISATION, "scale_suffix": ".scale"}), r"'.scale': only '_scale'"),
+    (changed(quantization_config={**QUANTISATION, "zero_point": True}), r"zero_point = True: is not supported"),
+    (changed(quantization_config={"quant_method": "int8"}), r"group_size = None: only 64"),
+    (changed(quantization_config="int8"), r"quantization_config = 'int8': an object"),
+    (
+        {"model_type": "qwen4_exp", "text_config": PUBLISHED, "quantization_config": {"quant_method": "fp8"}},
+        r"quant_method = 'fp8': only 'int8'",
+    ),
     (changed(eos_token_id=[]), r"eos_token_id = \[\]: at least one"),
     (changed(num_attention_heads=25), r"num_attention_heads = 25: must be a multiple of num_key_value_heads = 2"),
     (changed(linear_num_value_heads=40), r"linear_num_value_heads = 40: must be a multiple"),

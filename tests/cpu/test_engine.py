@@ -184,7 +184,7 @@ def test_nothing_is_asked_that_cannot_be(model):
         ({"ids": []}, "ids: shape"),
         ({"ids": [1, VOCAB]}, f"ids: {VOCAB}: 0 to {VOCAB - 1}"),
         ({"ids": [0.5]}, "ids: dtype"),
-        ({"ids": list(IDS), "max_tokens": 7}, "51 cells: a slot holds 50"),
+        ({"ids": list(IDS), "max_tokens": 7}, "51 cells: capacity = 50"),
         ({"max_tokens": 0}, "max_tokens = 0"),
         ({"max_tokens": True}, "max_tokens = True"),
         ({"sampling": 0.7}, "sampling = 0.7"),

@@ -187,6 +187,9 @@ def test_cancelling_at_every_stage():
     assert last.status == "finished" and engine.cancel(last) is False and last.status == "finished"
     with pytest.raises(ValueError, match="not one of this engine"):
         engine.cancel(Engine(engine_model(), 1, 80).submit([1], 5))
+    for no_request in (None, 3):
+        with pytest.raises(ValueError, match=f"request = {no_request}: must be a Request"):
+            engine.cancel(no_request)
     assert engine.step() == []
 
 

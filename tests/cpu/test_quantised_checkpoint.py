@@ -8,10 +8,12 @@ import pytest
 from exact_models import SMALL_CONFIG
 from safetensors.numpy import load_file, save_file
 
+from qsa.engine.load import load_model
 from qsa.reference import REAL_CONFIG, TINY_CONFIG, Config, load_checkpoint
 from qsa.reference.checkpoint import CheckpointError, read_tensors
+from qsa.reference.config import QUANTISATION
 from qsa.reference.exact.checkpoint import read_quantised, write_quantised
-from qsa.reference.exact.linear import QuantisedLinear
+from qsa.reference.exact.linear import GROUP, QuantisedLinear
 from qsa.reference.exact.weights import quantise_tensors
 from qsa.reference.random_model import random_tensors
 
@@ -51,6 +53,17 @@ def test_what_is_quantised_is_written_as_it_is(folder, tmp_path_factory):
     again = tmp_path_factory.mktemp("again") / "deep" / "model"
     write_quantised(again, *read_quantised(folder))
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_what_is_written_says_how_it_is_stored(folder):
+    """The one quantisation that a configuration may name is the one that is written, and no other is read."""
+    fields = json.loads((folder / "config.json").read_text())
+    assert fields["quantization_config"] == QUANTISATION and QUANTISATION["group_size"] == GROUP
+    fields["quantization_config"]["group_size"] = 32
+    (folder / "config.json").write_text(json.dumps(fields))
+    for read in (read_quantised, load_model):
+        with pytest.raises(ValueError, match=r"config: quantization_config.group_size = 32: only 64 is supported"):
+            read(folder)
 
 
 @pytest.mark.parametrize("config", [REAL_CONFIG, TINY_CONFIG, SMALL_CONFIG])

@@ -21,10 +21,19 @@ SCORE = {
     "no file": ((), "the following arguments are required: FILE"),
     "missing": (("nowhere.txt",), "No such file or directory: 'nowhere.txt'"),
     "one token": (("one.txt",), "one.txt: 1 tokens: at least 2 required"),
-    "window": (("text.txt", "--window", "9"), "window = 9: must be an integer, from 1 to 8"),
-    "chunk": (("text.txt", "--chunk", "0"), "chunk = 0: must be an integer, at least 1"),
+    "window": (("text.txt", "--window", "9"), "error: --window = 9: must be an integer, from 1 to 8"),
+    "chunk": (("text.txt", "--chunk", "0"), "error: --chunk = 0: must be an integer, at least 1"),
     "both": (("text.txt", "--chunk", "4", "--window", "2"), "argument --window: not allowed with argument --chunk"),
-    "capacity": (("text.txt", "--capacity", "9"), "need 39 cells: capacity = 9"),
+    "capacity": (("text.txt", "--capacity", "9"), "error: text.txt: 40 tokens need 39 cells: --capacity = 9"),
+    "no capacity": (("text.txt", "--capacity", "0"), "error: --capacity = 0: must be an integer, from 1 to 2147483647"),
+    "capacity beyond all": (("text.txt", "--capacity", "100000000000"), "--capacity = 100000000000: must be an intege"),
+    "capacity beyond memory": (("text.txt", "--capacity", "2000000000"), "--capacity = 2000000000, --page-size = 4: a"),
+    "page-size": (("text.txt", "--page-size", "100000000000"), "--page-size = 100000000000: must be an integer, from"),
+    "page beyond memory": (
+        ("text.txt", "--page-size", "2000000000"),
+        "error: text.txt: capacity = 39, --page-size = 2000000000: a slot takes at least ",
+    ),
+    "no ids": (("words.txt", "--ids"), "error: words.txt: 'two': ids are whole numbers from 0 on"),
     "json": (("text.txt", "--json", "."), "--json = '.': must be a file that can be written"),
     "model": (("text.txt", "--model", "nowhere"), "there is no such folder"),
 }
@@ -35,6 +44,7 @@ def test_score_says_on_one_line_what_cannot_be(capsys, folder, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.txt").write_text("a")
     (tmp_path / "text.txt").write_text("a" * 40)
+    (tmp_path / "words.txt").write_text("1 two 3")
     code, out, err = run(capsys, "score", "--model", folder, "--backend", "cpu", *arguments)
     last = err.splitlines()[-1]
     assert (code, out) == (2, "") and last.startswith("qsa score: error: ") and message in last

@@ -31,8 +31,8 @@ def test_a_character_is_written_when_it_is_complete():
 def test_numbers():
     assert Ids().encode(b" 1,2  3\n4,").tolist() == [1, 2, 3, 4] and Ids().encode(b"").size == 0
     for bad in (b"1.5", b"-1", b"0x3", b"\xff", b"9" * 19):
-        with pytest.raises(ValueError, match="whole numbers from 0 on"):
-            Ids().encode(bad)
+        with pytest.raises(ValueError, match=r"ids\.txt: '.*': ids are whole numbers from 0 on"):
+            Ids().encode(bad, "ids.txt")
     decode = Ids().decoder()
     assert decode([1, 2]) + decode([3]) + decode(None) == "1 2 3 " and Ids().size([1]) is None
 
@@ -59,8 +59,8 @@ def test_a_checkpoints_own_tokenizer(tokenized):
     pieces = [decode([one]) for one in ids.tolist()]
     assert "".join(pieces) == text and pieces[0] == "the" and "" in pieces and "\ufffd" not in "".join(pieces)
     assert words.size(ids[1:]) == len(text.encode()) - 3
-    with pytest.raises(ValueError, match="prompt: no UTF-8"):
-        words.encode(b"\xff")
+    with pytest.raises(ValueError, match=r"book\.txt: no UTF-8"):
+        words.encode(b"\xff", "book.txt")
 
 
 def test_a_tokenizer_that_cannot_be_read(tokenized):
@@ -72,6 +72,6 @@ def test_a_tokenizer_that_cannot_be_read(tokenized):
 def test_the_package_may_be_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"the package tokenizers is needed .*: extra text, or give the prompt as ids"):
+    with pytest.raises(ValueError, match=r"the package tokenizers is needed .*: extra text, or give the text as ids"):
         vocabulary(TINY_CONFIG, tmp_path)
     assert isinstance(vocabulary(TINY_CONFIG, tmp_path, ids=True), Ids)
