@@ -234,7 +234,7 @@ def test_a_digest_covers_every_part_of_the_state(model):
 
 def test_a_slot_has_sizes(model):
     for sizes, message in (((0,), "capacity = 0"), (("9",), "capacity = '9'"), ((9, 2.0), r"page_size = 2\.0")):
-        with pytest.raises(ValueError, match=f"{message}: must be an integer, at least 1"):
+        with pytest.raises(ValueError, match=f"{message}: must be an integer, from 1 to 2147483647"):
             Slot(model, *sizes)
 
 
