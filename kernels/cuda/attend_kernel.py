@@ -51,10 +51,12 @@ from .ptx import (
     global_base,
     ld_global_i32_nc,
     ld_shared_i64,
+    ld_shared_v4_i32,
     mma_s8,
     mma_u8,
-    shared_base,
+    shared_window,
     st_shared_i64,
+    st_shared_v4_i32,
 )
 
 WARP_PAIRS = 32 // far.LANES
@@ -66,6 +68,13 @@ def sum_senders(x):
     """Sum of the two lanes that share the senders of a pair."""
     x += cuda.shfl_xor_sync(FULL, x, WARP_PAIRS)
     return x
+
+
+@device_function
+def anew(thread):
+    """``thread`` by way of a shuffle, through which no compiler sees: what was made of it before is made again, and
+    takes no registers meanwhile."""
+    return int32(cuda.shfl_xor_sync(FULL, thread, 0))
 
 
 @specialised
@@ -127,7 +136,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         count = min(int32(width - begin), share)
         padded = max(int32((count + STEP - 1) // STEP * STEP), int32(STEP))
 
-        base = shared_base(cuda.shared.array(0, int32))
+        base = shared_window(cuda.shared.array(0, int32))
         records, factors, totals = int32(base + RECORDS), int32(base + FACTORS), int32(base + TOTALS)
         # A block alone takes its own maxima for the row's.
         maxima = int32(base + MAXIMA) if active > 1 else records
@@ -145,7 +154,6 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         # In a cluster (of int8, which rotates nothing) stands there what the others send.
         box = rotating
         masses = int32(box + splits * (HEADS * BOX_BYTES))
-        inbox = int32(masses + splits * (HEADS * 8))
         maxima_here, sums_here = int32(base + BARRIERS), int32(base + BARRIERS + 8)
         exchange = int64(0)
         if active > 1 and not cluster:
@@ -154,6 +162,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         # What is needed again at the end waits in shared memory: the values take nearly all registers.
         if thread == 0:
             st_shared_i64(int32(base + KEPT), global_base(out) + first_head * (DIM * 4))
+            st_shared_i64(int32(base + KEPT + 8), exchange)
+            st_shared_v4_i32(int32(base + KEPT + 16), active, split, masses, rotating)
             if cluster and active > 1:
                 own = outputs.share_of_outputs(active, v_groups)
                 near.open_barriers(maxima_here, sums_here, active, max(min(int32(PAIRS - split * own), own), int32(0)))
@@ -201,7 +211,9 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         )
         raw_v = cuda.local.array(16, int32)
         v_base = values.lane_base(field(pools, which, V_CODES), warp, lane, v_groups)
-        values.load_v(raw_v, v_base, rows, min(int32((warp >> 2) * STEP), int32(padded - STEP)), lane, v_groups)
+        first_v = int32(min(int32((warp >> 2) * STEP), int32(padded - STEP)) + (lane & 3) * 4)
+        values.load_v(raw_v, 0, v_base, int32(rows + first_v * 4), v_groups)
+        values.load_v(raw_v, 1, v_base, int32(rows + first_v * 4), v_groups)
         cuda.syncthreads()
         if active > 1:
             if cluster:
@@ -230,21 +242,28 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         cuda.syncthreads()
 
         sums = cuda.local.array(96, int32)
+        thread = anew(thread)
+        lane, warp = int32(thread & 31), int32(thread >> 5)
         weigh_values(raw_v, v_base, padded, warp, powers, stride, v_scale, signs, room, factors, rows, sums, lane)
         if not cluster:
             # The cells are done with: their memory now carries sums between the warps that share 64 dims.
             cuda.syncthreads()
+        thread = anew(thread)
+        lane, warp = int32(thread & 31), int32(thread >> 5)
         store_sums(sums, staged, warp, lane)
+        exchange = ld_shared_i64(int32(base + KEPT + 8))
+        active, split, masses, rotating = ld_shared_v4_i32(int32(base + KEPT + 16))
         if active > 1 and not cluster:
             for i in range(heads_per_warp):
                 head = int32(warp + i * warps)
                 far.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
         cuda.syncthreads()
         results = ld_shared_i64(int32(base + KEPT))
+        inbox = int32(masses + splits * (HEADS * 8))
         own = outputs.share_of_outputs(active, v_groups)
         share_of = outputs.reciprocal(own)
         total = cuda.local.array(4, int64)
-        for piece in range(thread, PIECES, int32(threads)):
+        for piece in range(thread, int32(PIECES), int32(threads)):
             pair = int32(((piece >> 5) << 6) + lane)
             for half in range(2):
                 total[2 * half], total[2 * half + 1] = outputs.add_parts(staged, int32(pair + half * 32), parts)
@@ -271,7 +290,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             begin_place = min(int32(split * own), int32(PAIRS))
             end_place = min(int32(begin_place + own), int32(PAIRS))
             place, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
-            for start in range(begin_place + warp * WARP_PAIRS, end_place, int32(WARP_PAIRS * warps)):
+            for start in range(int32(begin_place + warp * WARP_PAIRS), end_place, int32(WARP_PAIRS * warps)):
                 told = int32(start + place)
                 head, dim = outputs.told_place(min(told, int32(PAIRS - 1)), v_groups)
                 x, y, mass_of = int64(0), int64(0), int64(0)

@@ -1,9 +1,9 @@
 """Where things lie in the exact ``attend``: the pools' fields, a block's shared memory, the sums of its outputs.
 
 Shared memory of a block, in this order: the query's limbs, the heads' records, its own maxima before they are
-exchanged, the heads' factors, the heads' masses, the outputs' address, for which registers have no room, the barriers
-of a cluster; then, per cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the
-warps lie over the cells once these are done with. In a cluster, what the other blocks send comes last.
+exchanged, the heads' factors, the heads' masses, what registers have no room for until the end, the barriers of a
+cluster; then, per cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the warps
+lie over the cells once these are done with. In a cluster, what the other blocks send comes last.
 """
 
 DIM = 256
@@ -45,7 +45,7 @@ MAXIMA = RECORDS + HEADS * HEAD_BYTES
 FACTORS = MAXIMA + HEADS * HEAD_BYTES
 TOTALS = FACTORS + HEADS * FACTORS_BYTES
 KEPT = TOTALS + HEADS * 8
-BARRIERS = KEPT + 8
+BARRIERS = KEPT + 32
 CELLS = (BARRIERS + 16 + 127) // 128 * 128
 """Bytes of shared memory before what is kept per cell, a multiple of 128; the order is that of the constants above."""
 

@@ -142,7 +142,7 @@ def put_one(total, mass_of, head, dim, results, outputs, records, v_groups):
 def rotate_outputs(begin, end, outputs, results, records, totals, warp, warps, lane):
     """The heads begin to end - 1 of the shared ``outputs``, rotated back, to the global ``results``; a warp a head."""
     x = cuda.local.array(8, float32)
-    for head in range(begin + warp, end, warps):
+    for head in range(int32(begin + warp), end, warps):
         at = int32(outputs + head * (DIM * 4) + lane * 32)
         x[0], x[1], x[2], x[3] = ld_shared_v4_f32(at)
         x[4], x[5], x[6], x[7] = ld_shared_v4_f32(int32(at + 16))

@@ -19,22 +19,39 @@ INFINITE = 0x7F800000
 
 
 @device_function
+def rotate_within(x, stride):
+    """The step of the rotation between values ``stride`` apart of a lane's own."""
+    for i in range(8):
+        if not i & stride:
+            low, high = x[i], x[i + stride]
+            x[i] = libdevice.fadd_rn(low, high)
+            x[i + stride] = libdevice.fadd_rn(low, -high)
+
+
+@device_function
+def rotate_between(x, distance, lane):
+    """The step of the rotation between lanes ``distance`` apart."""
+    for i in range(8):
+        other = cuda.shfl_xor_sync(FULL, x[i], distance)
+        mine = x[i]
+        if lane & distance:
+            mine = -mine
+        x[i] = libdevice.fadd_rn(other, mine)
+
+
+@device_function
 def rotate_lanes(x, lane):
     """The rotation of a 256-vector, dims 8 * lane to 8 * lane + 7 in the local array ``x``, in the reference's
     order."""
-    for stride in (1, 2, 4):
-        for i in range(8):
-            if not i & stride:
-                low, high = x[i], x[i + stride]
-                x[i] = libdevice.fadd_rn(low, high)
-                x[i + stride] = libdevice.fadd_rn(low, -high)
-    for distance in (1, 2, 4, 8, 16):
-        for i in range(8):
-            other = cuda.shfl_xor_sync(FULL, x[i], distance)
-            mine = x[i]
-            if lane & distance:
-                mine = -mine
-            x[i] = libdevice.fadd_rn(other, mine)
+    # By name, not in a loop: what a compiler does not unroll would leave the registers for the stack.
+    rotate_within(x, 1)
+    rotate_within(x, 2)
+    rotate_within(x, 4)
+    rotate_between(x, 1, lane)
+    rotate_between(x, 2, lane)
+    rotate_between(x, 4, lane)
+    rotate_between(x, 8, lane)
+    rotate_between(x, 16, lane)
     for i in range(8):
         x[i] = libdevice.fmul_rn(x[i], float32(1 / 16))
 

@@ -94,6 +94,42 @@ def make(k_groups, v_groups, mma_s8, once):
     slots = 16 if v_groups == 4 else 32
 
     @device_function
+    def score_pair(raw, pair, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane):
+        """The dots of 64 dims, times K's scales, onto ``total``; then the next tile's K of these dims to ``raw``."""
+        quarter = int32(lane & 3)
+        b = cuda.local.array(4, int32)
+        for i in range(dot_registers):
+            dots[i] = int32(0)
+        for product in range(PRODUCTS):
+            at = int32(limbs + ((pair * PRODUCTS + product) * 32 + lane) * 16)
+            b[0], b[1], b[2], b[3] = ld_shared_v4_i32(at)
+            for half in range(2):
+                a0, a1, a2, a3 = k_words(raw, pair, half, k_groups)
+                i = (half * (per_pair - 1) * PRODUCTS + product) * 4
+                k = 2 * half
+                dots[i], dots[i + 1], dots[i + 2], dots[i + 3] = mma_s8(
+                    a0, a1, a2, a3, b[k], b[k + 1], dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
+                )
+        if not once:
+            load_k(raw, pair, k_codes, low, high, quarter, k_groups)
+        for one in range(per_pair):
+            group = pair * per_pair + one
+            for side in range(2):
+                if k_groups == 4:
+                    factor_k = scale[side * 4 + group]
+                else:
+                    factor_k = ld_shared_f32(int32(k_scale + ((cell + side * 8) * k_groups + group) * 4))
+                i = one * PRODUCTS * 4 + side * 2
+                for which in range(3):
+                    if which < 2:
+                        dot = rounded_dot(dots[i + which], dots[i + 4 + which], dots[i + 8 + which])
+                    else:
+                        dot = rounded_dot(dots[i + 12], dots[i + 13], dots[i + 16])
+                    term = libdevice.fmul_rn(dot, factor_k)
+                    place = side * 3 + which
+                    total[place] = term if group == 0 else libdevice.fadd_rn(total[place], term)
+
+    @device_function
     def fold(held, half, lane, distance):
         """Of ``2 * half`` maxima a lane keeps one half, the lower of two lanes the first, and folds into it what the
         lane ``distance`` off gives of it."""
@@ -126,7 +162,6 @@ def make(k_groups, v_groups, mma_s8, once):
             most[i] = int32(NO_CELL)
         for i in range(3 * v_groups):
             most_v[i] = int32(NO_CELL)
-        b = cuda.local.array(4, int32)
         dots = cuda.local.array(dot_registers, int32)
         total = cuda.local.array(6, float32)
         scale = cuda.local.array(8, float32)
@@ -142,37 +177,11 @@ def make(k_groups, v_groups, mma_s8, once):
                 at = int32(k_scale + cell * 16)
                 scale[0], scale[1], scale[2], scale[3] = ld_shared_v4_f32(at)
                 scale[4], scale[5], scale[6], scale[7] = ld_shared_v4_f32(int32(at + 128))
-            for pair in range(4):
-                for i in range(per_pair * PRODUCTS * 4):
-                    dots[i] = int32(0)
-                for product in range(PRODUCTS):
-                    at = int32(limbs + ((pair * PRODUCTS + product) * 32 + lane) * 16)
-                    b[0], b[1], b[2], b[3] = ld_shared_v4_i32(at)
-                    for half in range(2):
-                        a0, a1, a2, a3 = k_words(raw, pair, half, k_groups)
-                        i = (half * (per_pair - 1) * PRODUCTS + product) * 4
-                        k = 2 * half
-                        dots[i], dots[i + 1], dots[i + 2], dots[i + 3] = mma_s8(
-                            a0, a1, a2, a3, b[k], b[k + 1], dots[i], dots[i + 1], dots[i + 2], dots[i + 3]
-                        )
-                if not once:
-                    load_k(raw, pair, k_codes, low, high, quarter, k_groups)
-                for one in range(per_pair):
-                    group = pair * per_pair + one
-                    for side in range(2):
-                        if k_groups == 4:
-                            factor_k = scale[side * 4 + group]
-                        else:
-                            factor_k = ld_shared_f32(int32(k_scale + ((cell + side * 8) * k_groups + group) * 4))
-                        i = one * PRODUCTS * 4 + side * 2
-                        for which in range(3):
-                            if which < 2:
-                                dot = rounded_dot(dots[i + which], dots[i + 4 + which], dots[i + 8 + which])
-                            else:
-                                dot = rounded_dot(dots[i + 12], dots[i + 13], dots[i + 16])
-                            term = libdevice.fmul_rn(dot, factor_k)
-                            place = side * 3 + which
-                            total[place] = term if group == 0 else libdevice.fadd_rn(total[place], term)
+            # Written out: a loop that a compiler does not unroll would keep K in memory.
+            score_pair(raw, 0, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane)
+            score_pair(raw, 1, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane)
+            score_pair(raw, 2, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane)
+            score_pair(raw, 3, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane)
             for side in range(2):
                 at = int32(cell + side * 8)
                 selected = ld_shared_i32(int32(rows + at * 4)) >= 0

@@ -28,6 +28,7 @@ from .ptx import (
     ld_shared_i32,
     ld_shared_v4_f32,
     ld_shared_v4_i32,
+    prmt,
     rint_u32,
     st_shared_f32,
     st_shared_v2_i64,
@@ -84,7 +85,7 @@ def store_powers(scores, count, records, head, lane):
     if top == NO_CELL:
         shift = int32(EMPTY * 4)
     total = int64(0)
-    for cell in range(lane * 4, count, int32(128)):
+    for cell in range(int32(lane * 4), count, int32(128)):
         at = int32(scores + cell * 4)
         s0, s1, s2, s3 = ld_shared_v4_f32(at)
         p0, p1, p2, p3 = power(s0, shift), power(s1, shift), power(s2, shift), power(s3, shift)
@@ -111,59 +112,50 @@ def limbs_of(powers, scales, factor):
 
 
 @device_function
-def weight_rows(a, at, cell, group, powers, stride, scales, room, factor, factor_high, lane):
-    """The registers of three products, 12 from ``a[at]``, for 32 cells from ``cell`` and one V group."""
-    g, quarter = int32(lane >> 2), int32(lane & 3)
-    first = int32(cell + quarter * 4)
-    row = int32(powers + (g * stride + first) * 4)
-    scale = int32(scales + (group * room + first) * 4)
-    a[at], a[at + 1], a[at + 4], a[at + 5] = limbs_of(row, scale, factor)
-    a[at + 2], a[at + 3], a[at + 6], a[at + 7] = limbs_of(int32(row + 64), int32(scale + 64), factor)
+def weight_rows(a, row, row_high, scale, factor, factor_high, odd):
+    """The registers of three products, ``a`` [12], for 32 cells and one V group; shared addresses of the lane's
+    powers and |V scales|."""
+    a[0], a[1], a[4], a[5] = limbs_of(row, scale, factor)
+    a[2], a[3], a[6], a[7] = limbs_of(int32(row + 64), int32(scale + 64), factor)
     # Lanes of even g compute cells 0 to 15 of head 8 + g / 2, of odd g cells 16 to 31; each needs two limbs of both.
-    odd = int32(g & 1)
-    row = int32(powers + ((8 + (g >> 1)) * stride + first + odd * 16) * 4)
-    l0, l1, l2, l3 = limbs_of(row, int32(scale + odd * 64), factor_high)
+    l0, l1, l2, l3 = limbs_of(row_high, int32(scale + odd * 16), factor_high)
     other0 = cuda.shfl_xor_sync(FULL, l0 if odd else l2, 4)
     other1 = cuda.shfl_xor_sync(FULL, l1 if odd else l3, 4)
-    a[at + 8] = other0 if odd else l0
-    a[at + 9] = other1 if odd else l1
-    a[at + 10] = l2 if odd else other0
-    a[at + 11] = l3 if odd else other1
+    a[8] = other0 if odd else l0
+    a[9] = other1 if odd else l1
+    a[10] = l2 if odd else other0
+    a[11] = l3 if odd else other1
 
 
 @device_function
-def load_v(raw, base, rows, cell, lane, v_groups):
-    """V of 8 cells (4 from ``cell`` + 4 * quarter, 4 more 16 later) and 8 dims from the global address ``base``, of
-    row 0, on to ``raw`` [16]."""
-    quarter = int32(lane & 3)
+def load_v(raw, half, base, rows, v_groups):
+    """V of 4 cells, of the 8 whose rows stand at the shared address ``rows`` and 16 later, and 8 dims from the global
+    address ``base``, of row 0, on to a ``half`` of ``raw`` [16]."""
     row = cuda.local.array(4, int32)
-    for half in range(2):
-        at = int32(rows + (cell + quarter * 4 + half * 16) * 4)
-        row[0], row[1], row[2], row[3] = ld_shared_v4_i32(at)
-        for i in range(4):
-            at = half * 8 + i
-            r = int64(max(row[i], int32(0)))
-            if v_groups == 4:
-                raw[at], raw[at + 4] = ld_global_v2_i32_nc(base + r * 256)
-            else:
-                raw[at] = ld_global_u16_nc(base + r * 128)
-                raw[at + 4] = ld_global_u16_nc(base + r * 128 + 16)
+    row[0], row[1], row[2], row[3] = ld_shared_v4_i32(int32(rows + half * 64))
+    for i in range(4):
+        at = half * 8 + i
+        r = int64(max(row[i], int32(0)))
+        if v_groups == 4:
+            raw[at], raw[at + 4] = ld_global_v2_i32_nc(base + r * 256)
+        else:
+            raw[at] = ld_global_u16_nc(base + r * 128)
+            raw[at + 4] = ld_global_u16_nc(base + r * 128 + 16)
 
 
 @device_function
-def unpack_v(raw, signs, cell, block, lane):
+def unpack_v(raw, signs, block):
     """q4_0: ``raw`` from nibbles of two groups to signed codes, times the sign of the cell's scale in the group."""
-    quarter = int32(lane & 3)
-    sign = cuda.local.array(4, int32)
+    sign, to_top = cuda.local.array(4, int32), int32(1 << (30 - 2 * block))
     for half in range(2):
-        at = int32(signs + (cell + quarter * 4 + half * 16) * 4)
+        at = int32(signs + half * 64)
         sign[0], sign[1], sign[2], sign[3] = ld_shared_v4_i32(at)
         for i in range(4):
             at = half * 8 + i
             both = int32(raw[at] | (raw[at + 4] << 16))
-            two = int32(sign[i] >> (block * 2))
-            # A byte of -1 where the group's scale is negative: ~x + 1 is -x.
-            negative = int32(((two & 1) * 0xFFFF) | (((two >> 1) & 1) * -0x10000))
+            two = int32(sign[i] * to_top)
+            # A byte of -1 where the group's scale is negative (the permutation repeats a byte's sign): ~x + 1 is -x.
+            negative = prmt(two, int32(two * 2), int32(0xBBFF))
             for part in range(2):
                 x = nibbles(int32(both >> (4 * part)))
                 flipped = int32(x ^ negative)
@@ -190,7 +182,28 @@ def store_piece(total, unit, staged, warp, lane):
 def make(v_groups, parts, mma_u8):
     """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
     groups = v_groups // 4
-    row_registers, two_factors = 12 * groups, 2 * groups
+    two_factors = 2 * groups
+
+    @device_function
+    def weighted(i, a, b, acc):
+        """The products of the ``i``-th of a warp's V groups: weights ``a`` [12] and codes ``b`` [16] onto ``acc``."""
+        for column in range(8):
+            if ((column >> 1) & 1) * (groups - 1) == i:
+                for product in range(3):
+                    n = (column * 3 + product) * 4
+                    k = product * 4
+                    acc[n], acc[n + 1], acc[n + 2], acc[n + 3] = mma_u8(
+                        a[k],
+                        a[k + 1],
+                        a[k + 2],
+                        a[k + 3],
+                        b[2 * column],
+                        b[2 * column + 1],
+                        acc[n],
+                        acc[n + 1],
+                        acc[n + 2],
+                        acc[n + 3],
+                    )
 
     @device_function
     def weigh_values(raw, base, count, warp, powers, stride, scales, signs, room, factors, rows, acc, lane):
@@ -206,44 +219,40 @@ def make(v_groups, parts, mma_u8):
         for i in range(96):
             acc[i] = int32(0)
         b = cuda.local.array(16, int32)
-        a = cuda.local.array(row_registers, int32)
+        a = cuda.local.array(12, int32)
         factor = cuda.local.array(two_factors, float32)
         for i in range(groups):
             at = int32(factors + (block * groups + i) * 4)
             factor[2 * i] = ld_shared_f32(int32(at + g * FACTORS_BYTES))
             factor[2 * i + 1] = ld_shared_f32(int32(at + (8 + (g >> 1)) * FACTORS_BYTES))
-        for cell in range(part * STEP, count, int32(parts * STEP)):
-            for i in range(groups):
-                group = int32(block * groups + i)
-                weight_rows(
-                    a, 12 * i, int32(cell), group, powers, stride, scales, room, factor[2 * i], factor[2 * i + 1], lane
-                )
+        quarter, odd = int32(lane & 3), int32(lane & 4)
+        row = int32(powers + (g * stride + quarter * 4) * 4)
+        row_high = int32(powers + ((8 + (g >> 1)) * stride + quarter * 4 + odd * 4) * 4)
+        scale = int32(scales + (block * groups * room + quarter * 4) * 4)
+        at, last = int32(part * STEP * 4), int32((count - STEP) * 4)
+        while at <= last:
             if v_groups == 8:
-                unpack_v(raw, signs, int32(cell), block, lane)
+                unpack_v(raw, int32(signs + quarter * 16 + at), block)
+            weight_rows(a, int32(row + at), int32(row_high + at), int32(scale + at), factor[0], factor[1], odd)
             for half in range(2):
                 for word in range(2):
                     i = half * 8 + word * 4
                     t0, t1, t2, t3 = transpose_bytes(raw[i], raw[i + 1], raw[i + 2], raw[i + 3])
                     i = word * 8 + half
                     b[i], b[i + 2], b[i + 4], b[i + 6] = t0, t1, t2, t3
-            load_v(raw, base, rows, min(int32(cell + parts * STEP), int32(count - STEP)), lane, v_groups)
-            for column in range(8):
-                of = 12 * ((column >> 1) & 1) * (groups - 1)
-                for product in range(3):
-                    i = (column * 3 + product) * 4
-                    k = of + product * 4
-                    acc[i], acc[i + 1], acc[i + 2], acc[i + 3] = mma_u8(
-                        a[k],
-                        a[k + 1],
-                        a[k + 2],
-                        a[k + 3],
-                        b[2 * column],
-                        b[2 * column + 1],
-                        acc[i],
-                        acc[i + 1],
-                        acc[i + 2],
-                        acc[i + 3],
-                    )
+            ahead = int32(at + parts * STEP * 4)
+            ahead_rows = int32(rows + quarter * 16 + min(ahead, last))
+            load_v(raw, 0, base, ahead_rows, v_groups)
+            if groups == 1:
+                load_v(raw, 1, base, ahead_rows, v_groups)
+            weighted(0, a, b, acc)
+            if groups == 2:
+                # Not before: twice the weights would not fit the registers.
+                high = int32(scale + room * 4 + at)
+                weight_rows(a, int32(row + at), int32(row_high + at), high, factor[2], factor[3], odd)
+                load_v(raw, 1, base, ahead_rows, v_groups)
+                weighted(1, a, b, acc)
+            at = ahead
 
     @device_function
     def of_head_g(acc, unit, staged, warp, lane):

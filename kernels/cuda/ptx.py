@@ -273,6 +273,18 @@ def shared_base(typingctx, array):
 
 
 @intrinsic
+def shared_window(typingctx, array):
+    """As :func:`shared_base`, without a way through the generic address: a constant to the compiler, which costs some
+    kernels fewer registers and others more."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+        return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3), "shared"), _I32)
+
+    return int32(array), codegen
+
+
+@intrinsic
 def global_base(typingctx, array):
     """int64 address of a global array's first byte."""
 

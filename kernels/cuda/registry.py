@@ -9,18 +9,8 @@ TENSOR_CORE = ("mma.sync.aligned.m16n8k32",)
 
 SPILLED = {
     # The values of the exact attention take 96 registers of sums and some 70 more of the 168 that a lane of 384 has;
-    # how many of them do not fit hangs on ptxas's order of instructions. sm_90, which is measured, fits where few cells
-    # make latency count. K8V4 and q4_0 hold twice the weights.
-    "attend_exact_int8": {(8, 0): (24, 80), (9, 0): (8, 24), (12, 0): (8, 16)},
-    "attend_exact_int8_few": {**{t: (8, 24) for t in ((8, 0), (8, 6), (8, 9))}, (12, 0): (8, 16)},
-    "attend_exact_k8v4": {
-        **{(8, 0): (64, 80), (8, 6): (40, 132), (8, 9): (40, 132)},
-        **{(9, 0): (64, 72), (10, 0): (192, 132), (12, 0): (176, 88)},
-    },
-    "attend_exact_q4_0": {
-        **{(8, 0): (80, 100), (8, 6): (48, 112), (8, 9): (48, 112)},
-        **{(9, 0): (112, 212), (10, 0): (112, 44), (12, 0): (112, 56)},
-    },
+    # whether all of them fit hangs on ptxas's order of instructions.
+    "attend_exact_k8v4": {(8, 0): (8, 20), (9, 0): (8, 8)},
     # Never run there: clusters are sm_90's, and these have tensor cores.
     "attend_exact_int8_cluster": {(10, 0): (160, 0), (12, 0): (176, 44)},
     "attend_exact_int8_dp4a": {(10, 0): (512, 0), (12, 0): (512, 0)},

@@ -45,6 +45,9 @@ def shared_base(array):
     return array.address
 
 
+shared_window = shared_base
+
+
 def global_base(array):
     """Address of a global array's first byte."""
     if not isinstance(array, GlobalArray):
