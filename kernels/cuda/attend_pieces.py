@@ -81,6 +81,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
         memory = cuda.shared.array(0, float32)
         shared = shared_base(memory)
         thread = int32(cuda.threadIdx.x)
+        cap, n_pieces, splits = int32(cap), int32(n_pieces), int32(splits)
         # The lane of a cell and which eight of the chunk's cells it reads; the lane of the warp is ``warp_lane``.
         lane, part = int32(thread & (lanes - 1)), int32(thread // lanes)
         warp_lane, warp = int32(thread & 31), int32(thread >> 5)

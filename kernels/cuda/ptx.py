@@ -260,26 +260,30 @@ def _pointer(context, builder, signature, args):
     return builder.ptrtoint(array.data, _I64)
 
 
+def _shared_address(context, builder, signature, args):
+    data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
+    return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3), "shared"), _I32)
+
+
 @intrinsic
 def shared_base(typingctx, array):
     """int32 address of a shared array's first byte."""
 
     def codegen(context, builder, signature, args):
-        text = "{ .reg .u64 a; cvta.to.shared.u64 a,$1; cvt.u32.u64 $0,a; }"
-        asm = ir.InlineAsm(ir.FunctionType(_I32, [_I64]), text, "=r,l", side_effect=False)
-        return builder.call(asm, [_pointer(context, builder, signature, args)])
+        # Kept from the compiler, which would make a constant of every address that is added up from it.
+        text = ir.InlineAsm(ir.FunctionType(_I32, [_I32]), "mov.b32 $0,$1;", "=r,r", side_effect=False)
+        return builder.call(text, [_shared_address(context, builder, signature, args)])
 
     return int32(array), codegen
 
 
 @intrinsic
 def shared_window(typingctx, array):
-    """As :func:`shared_base`, without a way through the generic address: a constant to the compiler, which costs some
-    kernels fewer registers and others more."""
+    """As :func:`shared_base`, the compiler knowing it to be a constant: some kernels take fewer registers so, others
+    more."""
 
     def codegen(context, builder, signature, args):
-        data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
-        return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3), "shared"), _I32)
+        return _shared_address(context, builder, signature, args)
 
     return int32(array), codegen
 
