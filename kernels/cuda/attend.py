@@ -51,10 +51,10 @@ EACH = (1, 2, 6)
 CLUSTERED = (9, 0)
 """The device on which the blocks of a row may be a cluster; measured there alone."""
 
-CLUSTER, CLUSTER_SHARE, FEW = 11, 192, 2
+CLUSTER, CLUSTER_SHARE, FEW = 13, 192, 2
 """Blocks of a cluster, cells of each at most, and clusters of a launch. On an H200, 2,051 cells, in microseconds: one
-row of 2 KV heads in clusters of 11 (9, 16) blocks 14.1 (15.3, 14.2), by way of the scratch in 17 blocks 14.6; four rows
-in clusters of 8 (11) 16.2 (16.3), by way of the scratch in 13 blocks 15.7. 192 cells: a tile for each of 12 warps."""
+row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6; four rows in clusters of 11 or
+16 15.5 and 15.3, by way of the scratch in 16 blocks 15.3. 192 cells: a tile for each of 12 warps."""
 
 MAX_GRID = (1 << 31) - 1
 

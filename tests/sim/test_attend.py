@@ -48,7 +48,7 @@ def test_plan():
         assert plans == [20, 16, 2, 1]
         assert module.plan([kv], 1, 130, "split") == 3
         assert module.plan([kv], 1, 2051, "batch") == module.CLUSTER
-        assert module.plan([kv], 1, 2200, "batch") == module.MOST
+        assert module.plan([kv], 1, 2500, "batch") == module.MOST
         assert module.plan([kv], 500, 2051, "prompt") == 1
         assert module.plan([kv], 500, 32768, "batch") * module._room(kv, 3) >= 32768
 
