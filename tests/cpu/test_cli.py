@@ -10,6 +10,7 @@ import time
 from xml.etree import ElementTree
 
 import pytest
+from interruptible import started
 
 from qsa.parity import cli, suite
 
@@ -174,13 +175,14 @@ def test_a_killed_run_leaves_the_report_that_was_there(sent, code, tmp_path):
     )
     (tmp_path / "report.json").write_text("the report before")
     command = [sys.executable, "-m", "qsa.parity.cli", "parity", "--backend", "slow_kernel", "--case", FAST]
-    process = subprocess.Popen([*command, "--json", "report.json"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    for _ in range(600):
-        if (tmp_path / "started").exists() or process.poll() is not None:
-            break
-        time.sleep(0.05)
-    process.send_signal(sent)
-    _, err = process.communicate(timeout=20)
+    streams = {"stderr": subprocess.PIPE, "text": True}
+    with started([*command, "--json", "report.json"], cwd=tmp_path, **streams) as process:
+        for _ in range(600):
+            if (tmp_path / "started").exists() or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=20)
     assert process.returncode == code and "Traceback" not in err
     assert (tmp_path / "report.json").read_text() == "the report before"
     assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from command_models import PROMPT, make, make_undrafted, run
 from exact_models import SMALL_CONFIG
+from interruptible import started
 
 from qsa.engine import Drafting, Sampling, generate
 from qsa.engine.load import load_model
@@ -192,10 +193,11 @@ def command(*arguments):
 
 def test_ctrl_c_ends_the_text_where_it_is(folder, tmp_path):
     asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 200_000)
-    process = subprocess.Popen([*asked, "--ignore-eos"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    begun = process.stdout.read(20)
-    process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=PATIENCE)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started([*asked, "--ignore-eos"], cwd=tmp_path, **streams) as process:
+        begun = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130 and b"Traceback" not in err
     assert len(begun) == 20 and rest.endswith(b"\n")
     assert "end     cancelled" in err.decode() and "tokens/s" in err.decode()
@@ -236,22 +238,21 @@ def test_ctrl_c_before_there_is_a_text_is_one_line(capsys, folder, tmp_path, mon
 
 def test_ctrl_c_while_a_prompt_is_typed(folder, tmp_path):
     asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt-file", "-")
-    process = subprocess.Popen(
-        asked, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    deadline = time.monotonic() + PATIENCE
-    # It reads standard input before it loads the model; what it has read of a full pipe frees its room.
-    os.set_blocking(process.stdin.fileno(), False)
-    filled = 0
-    while time.monotonic() < deadline:
-        try:
-            filled += os.write(process.stdin.fileno(), b"a" * 65536)
-        except BlockingIOError:
-            time.sleep(0.05)
-        if filled > 4 * 2**20:
-            break
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with started(asked, cwd=tmp_path, **streams) as process:
+        deadline = time.monotonic() + PATIENCE
+        # It reads standard input before it loads the model; what it has read of a full pipe frees its room.
+        os.set_blocking(process.stdin.fileno(), False)
+        filled = 0
+        while time.monotonic() < deadline:
+            try:
+                filled += os.write(process.stdin.fileno(), b"a" * 65536)
+            except BlockingIOError:
+                time.sleep(0.05)
+            if filled > 4 * 2**20:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, err.decode()) == (130, b"", "qsa generate: interrupted\n")
 
 
