@@ -34,7 +34,9 @@ class Draw(NamedTuple):
 @lru_cache(256)
 def option_row(options):
     """The option row int32 [1, words] of a Sampling, not to be written."""
-    return option_rows(options, 1)
+    row = option_rows(options, 1)
+    row.setflags(write=False)
+    return row
 
 
 def taken(sampler, draws):

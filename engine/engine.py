@@ -9,7 +9,7 @@ from .batch import Turns, share_rows
 from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
 from .graphs import make_runner
 from .request import MAX_ROWS, Request, checked_request, integer
-from .room import MAX_CELLS
+from .room import MAX_CELLS, room
 from .slot import Slot
 from .window import run_window
 
@@ -51,7 +51,8 @@ class Engine:
         self.model = model
         self.runner = make_runner(model) if runner is None else runner
         self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
-        self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
+        with room(model, capacity, page_size, kv_format, slots):
+            self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
         self.capacity = capacity
         self._waiting = deque()
         self._active = {}

@@ -31,14 +31,17 @@ def host_bytes():
 
 
 @contextmanager
-def room(model, capacity, page_size, kv_format):
-    """Inside, a slot of these sizes is made. Raises ValueError naming them, and the bytes that it would take, where
-    there is no memory for it: on a host beforehand, since there a system may promise memory that it does not have and
-    end the process once it is written; on a device when its allocator says so (CuPy's error is a MemoryError)."""
+def room(model, capacity, page_size, kv_format, slots=1):
+    """Inside, so many slots of these sizes are made. Raises ValueError naming them, and the bytes that they would take,
+    where there is no memory for them: on a host beforehand, since there a system may promise memory that it does not
+    have and end the process once it is written; on a device when its allocator says so (CuPy's error is a
+    MemoryError)."""
     needed = slot_bytes(model, capacity, page_size, kv_format) if kv_format in model.kv_formats else 0
     text = f"capacity = {capacity}, page_size = {page_size}: a slot takes at least {needed:,} bytes"
+    if slots > 1:
+        text += f", and slots = {slots} times as many"
     there = None if hasattr(model.backend, "to_device") else host_bytes()
-    if there is not None and needed > there:
+    if there is not None and needed * slots > there:
         raise ValueError(f"{text}: this machine has {there:,}")
     try:
         yield

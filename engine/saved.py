@@ -42,7 +42,8 @@ def unpack(saved, maker):
     Raises ValueError when ``saved`` is no such file, is another maker's, or is not what was packed.
     """
     try:
-        arrays = load(bytes(saved))
+        # A memoryview, since bytes() would take a number for a length.
+        arrays = load(bytes(memoryview(saved)))
         made_by = arrays[MADE_BY].tobytes().decode()
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"saved: no state of a slot: {error}") from error

@@ -1,7 +1,7 @@
 """The console script ``qsa``: one small module per verb, each with ``add_parser(subparsers)``.
 
 Exit status of every verb: 0 as it should be, 1 it is not, 2 bad arguments, said on one line without a traceback, 130
-on Ctrl-C.
+on Ctrl-C once the verb has begun.
 """
 
 import argparse

@@ -167,9 +167,10 @@ def check(arguments):
     """Say of every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict on
     every device by its newest record, as the gate does.
 
-    Returns 1 when a step of a fresh record failed; what failed with other sources says nothing of today's. Steps that
-    are not recorded, stale records and missing ones are said and fail nothing, unless with ``--strict``: then 1 also
-    when there is no record, or the newest of a device is stale or does not hold every step.
+    Returns 1 when a step of a fresh record failed, unless a later record of the device and of the same sources holds it
+    as passed; what failed with other sources says nothing of today's. Steps that are not recorded, stale records and
+    missing ones are said and fail nothing, unless with ``--strict``: then 1 also when there is no record, or the newest
+    of a device is stale or does not hold every step.
     """
     found, today = evidence.records(arguments.folder), sources.fingerprint()
     fresh = []
@@ -197,12 +198,26 @@ def check(arguments):
         failed, missing = len(_failed(record)), len(evidence_run.not_recorded(record))
         whole = whole and not missing
         print(f"{device}: fresh: {record['name']}, {failed} steps failed, {missing} not recorded")
-    failed = any(_failed(record) for record in fresh)
+    failed = _standing(fresh)
+    for device, step, name in failed:
+        print(f"{device}: {step} failed in {name}, and no later record of these sources holds it as passed")
     return 1 if failed or (arguments.strict and not whole) else 0
 
 
 def _failed(record):
     return [name for name, _ in evidence.failed(record)]
+
+
+def _standing(fresh):
+    """(device, step, record) of what failed in records of today's sources, the oldest first, and never passed since."""
+    last = {}
+    for record in fresh:
+        for section, found in record["sections"].items():
+            for step in found["steps"]:
+                if step["status"] in ("passed", "failed"):
+                    key = record["device"]["name"], f"{section}/{step['name']}"
+                    last[key] = step["status"], record["name"]
+    return [(*key, name) for key, (status, name) in last.items() if status == "failed"]
 
 
 def merge(arguments):

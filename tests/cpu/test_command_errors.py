@@ -4,6 +4,8 @@ import pytest
 from command_models import make, make_undrafted, run
 from exact_models import SMALL_CONFIG
 
+from qsa.engine import room
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -86,7 +88,8 @@ GENERATE = {
 
 
 @pytest.mark.parametrize(("arguments", "message"), GENERATE.values(), ids=GENERATE)
-def test_generate_says_on_one_line_what_cannot_be(capsys, folder, arguments, message):
+def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, arguments, message):
+    monkeypatch.setattr(room, "host_bytes", lambda: 2**34)
     code, out, err = run(capsys, "generate", "--model", folder, "--backend", "cpu", *arguments)
     assert (code, out) == (2, "") and message in err
     last = err.splitlines()[-1]

@@ -47,6 +47,9 @@ OLD["files"]["kernels/cuda/select.py"] = "0" * 16
         ([{"sources": OLD}, {}], (0, 0), ["stale   h200-2026-11-30 ", "fresh: h200-2026-11-30.2"]),
         # A newer record of other steps does not hide what failed with the same sources.
         ([{"bad": ["tests/select"]}, {"without": ["tests/select"]}], (1, 1), ["1 not recorded"]),
+        # One that holds it as passed ends it.
+        ([{"bad": ["tests/select"]}, {}], (0, 0), ["failed: tests/select", "fresh: h200-2026-11-30.2, 0 steps failed"]),
+        ([{}, {"bad": ["tests/select"]}], (1, 1), ["tests/select failed in h200-2026-11-30.2, and no later record"]),
         ([{}, {"sources": OLD}], (0, 1), ["NVIDIA H200: STALE: h200-2026-11-30.2"]),
     ],
 )

@@ -57,6 +57,15 @@ def test_what_the_machine_does_not_have_is_not_asked_of_it(monkeypatch, sizes):
         Engine(model, 1, **sizes)
 
 
+def test_all_slots_of_an_engine_must_fit(monkeypatch):
+    model = engine_model()
+    needed = room.slot_bytes(model, 64, 4, "int8")
+    monkeypatch.setattr(room, "host_bytes", lambda: 3 * needed)
+    assert len(Engine(model, 3, 64).slots) == 3
+    with pytest.raises(ValueError, match=r"capacity = 64, .* bytes, and slots = 4 times as many: this machine has"):
+        Engine(model, 4, 64)
+
+
 def test_the_memory_of_this_machine():
     assert room.host_bytes() is None or room.host_bytes() > 2**28
 

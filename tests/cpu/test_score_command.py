@@ -8,7 +8,7 @@ import pytest
 from command_models import PROMPT, make, run
 from exact_models import SMALL_CONFIG
 
-from qsa.engine import score
+from qsa.engine import room, score
 from qsa.engine.load import load_model
 
 
@@ -42,6 +42,7 @@ SCORE = {
 @pytest.mark.parametrize(("arguments", "message"), SCORE.values(), ids=SCORE)
 def test_score_says_on_one_line_what_cannot_be(capsys, folder, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(room, "host_bytes", lambda: 2**34)
     (tmp_path / "one.txt").write_text("a")
     (tmp_path / "text.txt").write_text("a" * 40)
     (tmp_path / "words.txt").write_text("1 two 3")
