@@ -8,7 +8,8 @@ import numpy as np
 from qsa.engine.graphs import make_runner
 from qsa.engine.slot import Slot
 from qsa.engine.window import run_window
-from qsa.reference.config import TINY_CONFIG, Config
+from qsa.reference.config import Config
+from qsa.reference.presets import TINY_CONFIG
 
 
 def _config(**changes):

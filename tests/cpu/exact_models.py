@@ -3,8 +3,9 @@
 import numpy as np
 
 from qsa.reference import qsa
-from qsa.reference.config import TINY_CONFIG, Config
+from qsa.reference.config import Config
 from qsa.reference.formats import decode, encode_int8
+from qsa.reference.presets import TINY_CONFIG
 from qsa.reference.random_model import random_model
 
 SMALL_CONFIG = Config(

@@ -25,6 +25,11 @@ def test_int8_of_few_cells_neither_spills_nor_uses_the_stack(name, targets):
         assert report["registers"] <= 168
 
 
+def test_int8_and_q4_0_spill_on_no_target_they_run_on():
+    """The table of spills may not take them in; that it tells the truth is for ``test_ptx.py``."""
+    assert not {"attend_exact_int8", "attend_exact_int8_few", "attend_exact_q4_0"} & registry.SPILLED.keys()
+
+
 def test_the_table_of_spills_names_registered_kernels():
     """And only targets for which they are compiled."""
     for name, spilled in registry.SPILLED.items():

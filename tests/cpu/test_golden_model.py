@@ -13,11 +13,11 @@ import qsa.golden
 from qsa.golden.training import convert, corpus, exercises
 from qsa.golden.training.config import CONFIG
 from qsa.parity import cli
-from qsa.reference.config import TINY_CONFIG
 from qsa.reference.exact.checkpoint import read_quantised, write_quantised
 from qsa.reference.exact.linear import QuantisedLinear
 from qsa.reference.exact.model import ExactModel
 from qsa.reference.model import shapes
+from qsa.reference.presets import TINY_CONFIG
 from qsa.reference.random_model import random_model, random_tensors
 
 FOLDER = Path(qsa.golden.__file__).parent / "model"
