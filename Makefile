@@ -52,7 +52,7 @@ evidence: $(STAMP)  ## say whether the records in golden/evidence speak of today
 	@$(BIN)/qsa evidence check
 
 bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
-	@$(BIN)/python bench/cpu.py
+	@$(BIN)/python -m qsa.parity.bench.cpu
 
 golden: $(STAMP)  ## recompute every golden from the reference and compare
 	@$(BIN)/qsa env

@@ -1,6 +1,7 @@
 """A small real engine: slots with their state, prompts in chunks, verify windows, drafts, batches, scoring."""
 
-from ..reference.sampler import Sampling
+from qsa.reference.sampler import Sampling
+
 from .engine import Engine
 from .generate import generate
 from .load import load_model, save_quantised

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import sampling
-from .cells import DRAFT_ROWS
+from .kv_state import DRAFT_ROWS
 from .request import MAX_ROWS, Request
 from .slot import Slot
 

@@ -3,13 +3,14 @@
 import time
 from collections import deque
 
-from ..reference.exact.speculative import check_list
+from qsa.reference.exact.speculative import check_list
+
 from . import sampling
-from .batch import Turns, share_rows
 from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
-from .graphs import make_runner
+from .graph_runner import make_runner
+from .memory import MAX_CELLS, room
 from .request import MAX_ROWS, Request, checked_request, integer
-from .room import MAX_CELLS, room
+from .scheduler import Turns, share_rows
 from .slot import Slot
 from .window import run_window
 

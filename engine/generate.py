@@ -1,8 +1,8 @@
 """One text, start to end."""
 
 from .engine import Engine
+from .memory import MAX_CELLS
 from .request import integer
-from .room import MAX_CELLS
 
 
 def generate(

@@ -7,16 +7,16 @@ is. The float arithmetic has the published weights themselves, or what the quant
 import importlib
 from pathlib import Path
 
-from ..kernels.arithmetic import Arithmetic
-from ..kernels.float_model import FloatModel
-from ..kernels.ops import load_backend
-from ..kernels.switches import ARITHMETICS, switches
-from ..reference.checkpoint import CheckpointError
-from ..reference.exact.checkpoint import read_quantised, write_quantised
-from ..reference.exact.model import ExactModel
-from ..reference.exact.mtp import WINDOW
-from ..reference.geometry import RULES
-from ..reference.mtp import NORMS
+from qsa.kernels.ops import load_backend
+from qsa.kernels.switches import ARITHMETICS, switches
+from qsa.model.arithmetic import Arithmetic
+from qsa.model.checkpoint import read_quantised, write_quantised
+from qsa.model.float_model import FloatModel
+from qsa.model.mtp import WINDOW
+from qsa.model.text_model import ExactModel
+from qsa.reference.geometry import RULES
+from qsa.reference.model.checkpoint import CheckpointError
+from qsa.reference.model.mtp import NORMS
 
 BACKENDS = {"cpu": "cpu", "cuda": "cuda", "reference": "exact"}
 """Name of a backend for models -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""
@@ -26,11 +26,12 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     """The model of a checkpoint folder: :class:`ExactModel` or :class:`FloatModel`.
 
     directory     `config.json` and safetensors, published (float64, float32, float16, bfloat16, in shards or not) or
-                  quantised (``reference/exact/checkpoint.py``)
+                  quantised (``model/checkpoint.py``)
     backend       ``cpu``, ``cuda`` or ``reference``
     arithmetic    ``exact`` or ``float``; by default the switch QSA_ARITHMETIC. ``reference`` is exact alone.
     rule          selection rule, ``blocks`` or ``cells``
-    draft_norm    ``whole`` or ``streams``, see ``reference/mtp.py``; draft_window: cells the draft layer attends to
+    draft_norm    ``whole`` or ``streams``, see ``reference/model/mtp.py``
+    draft_window  cells the draft layer attends to
 
     ``model.dequantised()`` is the float64 reference of the very weights that are multiplied.
     Raises ValueError naming the argument, or the folder and the tensor or field that is wrong; FileNotFoundError naming

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..reference.exact.mtp import WINDOW
-from ..reference.exact.sampler import constants
-from ..reference.sampler import GREEDY, Sampling
+from qsa.model.mtp import WINDOW
+from qsa.reference.exact.sampler import constants
+from qsa.reference.sampler import GREEDY, Sampling
+
 from .sampling import ACCEPTANCES
 from .statistics import Statistics
 

@@ -5,9 +5,10 @@ A runner that replays captured graphs takes this one's place by having the same 
 
 import numpy as np
 
-from ..kernels.switches import switches
-from ..reference.exact.model import Output
-from .draws import draw_arrays, taken
+from qsa.kernels.switches import switches
+from qsa.model.text_model import Output
+
+from .device_sampling import draw_arrays, taken
 
 
 class Runner:
@@ -18,7 +19,7 @@ class Runner:
         self.host = getattr(model.backend, "to_host", lambda x: x)
         """A backend array as a NumPy array; NumPy's own stay."""
         self.sampler = getattr(model.backend, "row_sampler", None)
-        """The backend's sampler (``kernels/cuda/sample.py``), or None: tokens are drawn on the host."""
+        """The backend's sampler (``kernels/cuda/sampler.py``), or None: tokens are drawn on the host."""
 
     def run(self, ids, slots, journal=None):
         """Continue every slot by its entry of ``ids``; as ``TextModel.run``. Returns its Output, backend arrays."""

@@ -10,12 +10,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..kernels.cpu.accept import NO_DRAFT, emitted, judge, match
-from ..kernels.cpu.sample import check_tokens, new_lists, sample
-from ..reference.exact.sampler import MASS_BITS
-from ..reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
-from ..reference.sampler import DRAFTER, PICK
-from .draws import Draw, option_row
+from qsa.kernels.cpu.sampler import check_tokens, new_lists, sample
+from qsa.kernels.cpu.speculative import NO_DRAFT, emitted, judge, match
+from qsa.reference.exact.sampler import MASS_BITS
+from qsa.reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
+from qsa.reference.sampler import DRAFTER, PICK
+
+from .device_sampling import Draw, option_row
 
 ACCEPTANCES = "greedy", "exact_match", "rejection"
 

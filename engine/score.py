@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .graphs import make_runner
+from .graph_runner import make_runner
+from .memory import MAX_CELLS
 from .request import MAX_ROWS, integer
-from .room import MAX_CELLS
 from .slot import Slot
 from .window import run_window
 

@@ -3,11 +3,12 @@
 import numpy as np
 import xxhash
 
-from ..reference.exact import qsa
-from .cells import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
+from qsa.model import qsa
+
+from .kv_state import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
+from .memory import MAX_CELLS, room
 from .request import integer
-from .room import MAX_CELLS, room
-from .saved import VERSION, check_forms, checked_integers, digest_of, pack, unpack
+from .serialization import VERSION, check_forms, checked_integers, digest_of, pack, unpack
 
 
 class Slot:

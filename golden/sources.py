@@ -11,7 +11,7 @@ import xxhash
 TREES = {"kernels": "qsa.kernels", "reference": "qsa.reference.exact"}
 """Name in a record -> package whose files it covers: the kernels, and the exact arithmetic they are held to."""
 
-LEFT_OUT = ("tests/", "cpu/", "cuda/simulate")
+LEFT_OUT = ("tests/", "cpu/", "cuda/simulator/", "cuda/ptxcheck/")
 """Folders of a tree, and files by the beginning of their names, that say nothing about a run on a device."""
 
 

@@ -35,7 +35,7 @@ OPERATIONS = {
     )
 }
 
-BACKENDS = {"cpu": "qsa.kernels.cpu", "cuda": "qsa.kernels.cuda", "exact": "qsa.reference.exact"}
+BACKENDS = {"cpu": "qsa.kernels.cpu", "cuda": "qsa.kernels.cuda.backend", "exact": "qsa.reference.exact"}
 """Names of our own backends; any other name is taken as an importable module."""
 
 MAX_SPLITS = 20

@@ -8,9 +8,23 @@ import argparse
 import os
 import sys
 
-from qsa.golden import commands as golden
-
-from . import command, environment, evidence_command, gate_command, generate_command, score_command
+from . import environment
+from .commands import (
+    evidence as evidence_command,
+)
+from .commands import (
+    gate as gate_command,
+)
+from .commands import (
+    generate as generate_command,
+)
+from .commands import golden
+from .commands import (
+    parity as command,
+)
+from .commands import (
+    score as score_command,
+)
 
 VERBS = (command, golden, gate_command, evidence_command, generate_command, score_command, environment)
 

@@ -24,12 +24,17 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from qsa.golden import checking, evidence, sources
+from qsa.golden import device_records as evidence
+from qsa.golden import recompute as checking
+from qsa.golden import sources
 from qsa.golden.families import grid
 from qsa.golden.store import Store
 
-from . import evidence_run, process, regression, suite
+from . import suite
 from .backend import Backend
+from .bench import regression
+from .evidence import process
+from .evidence import run as evidence_run
 
 STATUSES = (*suite.STATUSES, "stale")
 
@@ -98,7 +103,7 @@ def _sim():
 
 
 def _ptx():
-    return _tests("ptx", "tests/cpu/test_*ptx*.py")
+    return _tests("ptx", "tests/ptx/test_*.py")
 
 
 def judge_evidence(record, fingerprint):
@@ -140,7 +145,7 @@ def measure(names=()):
     """The report of :mod:`benchmark` of the cases ``names``, or of all. Raises ValueError when there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "qsa.parity.benchmark", "--json", str(path)]
+        command = [sys.executable, "-m", "qsa.parity.bench.operations", "--json", str(path)]
         finished = process.run([*command, *(["--cases", *names] if names else [])], BENCHMARK_SECONDS)
         if not path.is_file():
             raise ValueError(f"the benchmark gave no report: {finished.reason}")

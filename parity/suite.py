@@ -15,9 +15,9 @@ from qsa.golden import case
 from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
-from . import accuracy, goldens, needle, nll, pages, selection, seven, spec, split, verify_batch
 from .backend import UnsupportedError
-from .compare import Comparison, finite
+from .checks import accuracy, goldens, needle, nll, pages, selection, seven, spec, split, verify_batch
+from .compare.comparison import Comparison, finite
 
 MODULES = {
     "accuracy": accuracy,

@@ -1,9 +1,9 @@
 """float64 reference of the `qwen4_exp` text model and of the operations, in plain NumPy."""
 
-from .checkpoint import load_checkpoint
-from .config import Config
-from .model import Model
-from .presets import REAL_CONFIG, TINY_CONFIG
-from .random_model import random_model
+from .model.checkpoint import load_checkpoint
+from .model.config import Config
+from .model.presets import REAL_CONFIG, TINY_CONFIG
+from .model.random_model import random_model
+from .model.text_model import Model
 
 __all__ = ["REAL_CONFIG", "TINY_CONFIG", "Config", "Model", "load_checkpoint", "random_model"]

@@ -6,7 +6,7 @@ Source: design sections 2 and 4; the published model code pools the raw keys of 
 import numpy as np
 
 from .geometry import REAL, Geometry
-from .rope import rope_table
+from .layers.rope import rope_table
 
 
 class Index:

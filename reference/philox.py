@@ -1,7 +1,7 @@
 """Philox4x32-10: a counter-based generator, so that any word of any stream can be had without the words before it.
 
 Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3" (SC 2011); the constants and the
-known answers in ``tests/cpu/test_philox.py`` are those of its published library.
+known answers in ``tests/cpu/reference/test_philox.py`` are those of its published library.
 
 Layout of this project, for both functions that take a seed: the key is the 64-bit ``seed`` (low word first), the upper
 half of the counter is the 64-bit ``stream``, the lower half the index of a block of four words. Streams therefore never

@@ -1,6 +1,6 @@
 """The configuration of the golden model."""
 
-from qsa.reference.config import Config
+from qsa.reference.model.config import Config
 
 CONFIG = Config(
     vocab_size=256,

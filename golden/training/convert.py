@@ -1,15 +1,15 @@
 """From trained weights to the golden model: ``python -m qsa.golden.training.convert WEIGHTS MODEL``.
 
 WEIGHTS is the OUT folder of ``train``. MODEL gets `config.json` and `model.safetensors` with int8 matrices, as
-``reference/exact/checkpoint.py`` describes them. Plain NumPy; torch is not needed.
+``model/checkpoint.py`` describes them. Plain NumPy; torch is not needed.
 """
 
 import sys
 from pathlib import Path
 
-from qsa.reference.checkpoint import read_safetensors
-from qsa.reference.exact.checkpoint import write_quantised
-from qsa.reference.ple import buffers
+from qsa.model.checkpoint import write_quantised
+from qsa.reference.model.checkpoint import read_safetensors
+from qsa.reference.model.ple import buffers
 
 from .config import CONFIG
 

@@ -27,7 +27,7 @@ def rms(x, eps):
 
 
 def rotate(x, table):
-    """``x`` [rows, heads, dim] by ``table`` [rows, n_rot], cosines first; as ``reference/rope.py``."""
+    """``x`` [rows, heads, dim] by ``table`` [rows, n_rot], cosines first; as ``reference/layers/rope.py``."""
     half = table.shape[1] // 2
     cos, sin = table[:, None, :half], table[:, None, half:]
     a, b = x[..., :half], x[..., half : 2 * half]
@@ -42,7 +42,7 @@ def shifted(x, by, pos):
 
 
 def causal_conv(x, weight, pos, dilation=1):
-    """As ``reference/conv.py``; ``weight`` [channels, 1, kernel]."""
+    """As ``reference/layers/conv.py``; ``weight`` [channels, 1, kernel]."""
     kernel = weight.shape[-1]
     taps = [shifted(x, (kernel - 1 - tap) * dilation, pos) * weight[:, 0, tap] for tap in range(kernel)]
     return sum(taps[1:], taps[0])

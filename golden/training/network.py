@@ -6,9 +6,9 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from qsa.reference.model import shapes
-from qsa.reference.ple import hash_constants
-from qsa.reference.rope import cos_sin
+from qsa.reference.layers.rope import cos_sin
+from qsa.reference.model.ple import hash_constants
+from qsa.reference.model.text_model import shapes
 
 from . import attention, layers
 from .scan import Carry
@@ -107,7 +107,7 @@ class Network:
         return rope.repeat(sequences, 1).to(self.device)
 
     def ngram_rows(self, ids, index):
-        """Table rows [tokens, heads] of ``ids`` [sequences, length] int64; ``reference/ple.py`` from a fresh state."""
+        """Table rows [tokens, heads] of ``ids`` [sequences, length] int64; as ``reference/model/ple.py``, state new."""
         c, hash_ = self.config, self.hashes[index]
         mixed, cut, rows = ids * hash_.multipliers[0], torch.zeros_like(ids, dtype=torch.bool), []
         for back in range(1, c.ngram_size):

@@ -17,8 +17,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from qsa.reference.exact.checkpoint import read_quantised
-from qsa.reference.exact.model import ExactModel
+from qsa.model.checkpoint import read_quantised
+from qsa.model.text_model import ExactModel
 
 from .exercises import haystack, lines_of
 

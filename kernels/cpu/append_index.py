@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from ...reference.index import Index
+from qsa.reference.index import Index
+
 from ..ops import refuse
 from .jit import kernel
 from .scalar import ONE, lane_sum

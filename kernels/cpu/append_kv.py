@@ -6,10 +6,11 @@ written.
 
 import numpy as np
 
-from ...reference.append_kv import rows_by_slot, write_cells
-from ...reference.formats import GROUP
-from ...reference.formats import rotate as check_rotation
-from ...reference.kv import encode
+from qsa.reference.append_kv import rows_by_slot, write_cells
+from qsa.reference.formats import GROUP
+from qsa.reference.formats import rotate as check_rotation
+from qsa.reference.kv import encode
+
 from ..ops import refuse
 from .jit import kernel
 from .scalar import ZERO, float_to_half, half_to_float, rint, rotate

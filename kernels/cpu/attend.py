@@ -6,8 +6,9 @@ as the scratch allows; ``step``: one row per launch; ``split``: besides, each ro
 
 import numpy as np
 
-from ...reference.attend import check_attend
-from ...reference.formats import rotate
+from qsa.reference.attend import check_attend
+from qsa.reference.formats import rotate
+
 from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, check_splits, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float

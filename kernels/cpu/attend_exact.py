@@ -8,7 +8,8 @@ the loops vectorise over cells (scores) and dims (values), and a processor that 
 import numba
 import numpy as np
 
-from ...reference.exact.scalar import QUERY_BITS
+from qsa.reference.exact.scalar import QUERY_BITS
+
 from .gather import Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
 from .jit import kernel
 from .scalar import (

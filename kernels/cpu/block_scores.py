@@ -7,8 +7,9 @@ dim, so every addition of the tree is one vector operation over blocks, and all 
 import numba
 import numpy as np
 
-from ...reference.block_scores import TAIL_BONUS, check_scores
-from ...reference.index import Index
+from qsa.reference.block_scores import TAIL_BONUS, check_scores
+from qsa.reference.index import Index
+
 from ..ops import check_schedule, refuse
 from .jit import kernel
 from .scalar import NAN, ZERO, lane_sum

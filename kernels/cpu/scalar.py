@@ -7,7 +7,8 @@ mathematical library, so no library's version can change a bit.
 
 import numpy as np
 
-from ...reference.exact import scalar as exact
+from qsa.reference.exact import scalar as exact
+
 from .jit import kernel
 
 C1, C2, C3, C4, C5, C6 = (np.float32(c) for c in exact.EXP2)

@@ -8,8 +8,9 @@ the scores are, and no bin has a capacity that ties could overflow.
 import numba
 import numpy as np
 
-from ...reference.geometry import REAL, Geometry
-from ...reference.select import check_select
+from qsa.reference.geometry import REAL, Geometry
+from qsa.reference.select import check_select
+
 from ..ops import check_schedule
 from .jit import kernel
 from .scalar import ZERO

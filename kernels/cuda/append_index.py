@@ -6,9 +6,10 @@ every row has read it: after a barrier in a window, which is one thread block, o
 """
 
 from .. import ops
-from .checks import check_array
-from .compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
-from .device import DeviceIndex
+from .common.checks import check_array
+from .device.containers import DeviceIndex
+from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
+from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
 
 WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_index"
@@ -131,3 +132,10 @@ def append_index(raw, steps, index: DeviceIndex):
     if not window:
         launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, index.tail, rows))
     return True
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    append, write_tail = append_kernels.build(128, 64, 4, 1e-6)
+    yield PtxRow("append_index", append, signature_of(F2, I2, F2, F1, F2, F1, F2, F1, "int64", "int64"))
+    yield PtxRow("append_index_tail", write_tail, signature_of(F2, I2, F2, "int64"))

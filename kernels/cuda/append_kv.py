@@ -5,22 +5,13 @@ lane, so that groups, the rotation and the packing of nibbles are shuffles. Whic
 device, from the step record and the page table, so a captured graph follows both.
 """
 
-from ...reference.formats import GROUP
+from qsa.reference.formats import GROUP
+
 from .. import ops
-from .checks import check_array, listed
-from .compiler import (
-    cuda,
-    device_function,
-    float32,
-    int32,
-    int64,
-    kernel,
-    launch,
-    libdevice,
-    specialised,
-)
-from .device import CODINGS, SLOT_FIELDS, slot_table
-from .ptx import (
+from .common.checks import check_array, listed
+from .device.containers import CODINGS, SLOT_FIELDS, slot_table
+from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
+from .toolchain.ptx import (
     float_to_half,
     half_to_float,
     ld_global_i32,
@@ -31,6 +22,7 @@ from .ptx import (
     st_global_u16,
     trunc_s32,
 )
+from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
 WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_kv"
@@ -241,3 +233,10 @@ def append_kv(k, v, kv, steps, slots=None):
             write = append_kernel(coding, g.n_head_kv, g.head_dim)
             launch(write, grid, WARP, (k, v, steps, slots, int(several), slot_table(kvs), used[0]))
     return True
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    signature = signature_of(F3, F3, I2, I1, "int64", "int64[:, ::1]", "int64")
+    for coding in ("int8", "q4_0", "fp16"):
+        yield PtxRow(f"append_kv_{coding}", append_kernel.build(coding, 2, 256), signature)

@@ -21,16 +21,17 @@ design sections 4, 5 and 8.
 
 import numpy as np
 
-from ...reference.formats import EXACT_FORMATS
+from qsa.reference.formats import EXACT_FORMATS
+
 from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
 from ..switches import switches
-from .attend_call import NAME, checked, pool_fields, sets_of
-from .attend_exchange import UNSET, words
-from .attend_float import attend_float
-from .attend_kernel import build
-from .attend_layout import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
-from .compiler import array_module, launch, max_clusters, properties
-from .device import StreamScratch
+from .attend_exact.exchange_scratch import UNSET, words
+from .attend_exact.kernel import build
+from .attend_exact.shared_memory import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
+from .attend_float.launch import attend_float
+from .common.pools import NAME, checked, pool_fields, sets_of
+from .device.scratch import StreamScratch
+from .toolchain.compiler import array_module, launch, max_clusters, properties
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""

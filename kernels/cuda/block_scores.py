@@ -26,8 +26,8 @@ from .block_scores_kernels import (
     one_row,
     transposed,
 )
-from .checks import check_array, check_schedule
-from .compiler import array_module, launch, properties
+from .common.checks import check_array, check_schedule
+from .toolchain.compiler import array_module, launch, properties
 
 MAX_GRID_Y = 65535
 

@@ -7,8 +7,8 @@ sums of 8 blocks and 4 heads are reduced together, each shuffle carrying half of
 in the same order, 10 shuffles for 8 blocks of a row.
 """
 
-from .compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
-from .ptx import (
+from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from .toolchain.ptx import (
     global_base,
     int_as_float,
     ld_global_v4_f32_nc,
@@ -18,6 +18,7 @@ from .ptx import (
     st_global_f32,
     st_shared_v4_f32,
 )
+from .toolchain.ptx_rows import F1, F2, F3, I2, PtxRow, signature_of
 
 MAX_ROWS = 8
 """Rows that share a thread block."""
@@ -250,3 +251,13 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
                 st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
             base = int32(base + stride)
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    from .block_scores import KEYS, LEAST
+
+    arrays = (F3, F2, F1, I2, F2)
+    yield PtxRow("block_scores_one_row", one_row.build(KEYS, LEAST), signature_of(*arrays, *["int64"] * 3))
+    yield PtxRow("block_scores_butterfly", butterfly, signature_of(*arrays, *["int64"] * 4))
+    yield PtxRow("block_scores_transposed", transposed, signature_of(*arrays, *["int64"] * 3))

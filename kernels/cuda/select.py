@@ -17,14 +17,15 @@ blocks, and cut the last one chosen when that is no whole number of blocks. What
 on the device: a captured launch serves every context.
 """
 
-from ...reference.geometry import REAL, RULES, Geometry
+from qsa.reference.geometry import REAL, RULES, Geometry
+
 from .. import ops
 from ..switches import switches
-from .checks import check_array, check_schedule
-from .compiler import array_module, launch
-from .device import StreamScratch
-from .select_kernels import one_block, spread
-from .select_search import MOST_BEST, THREADS
+from .common.checks import check_array, check_schedule
+from .device.scratch import StreamScratch
+from .toolchain.compiler import array_module, launch
+from .topk.kernels import one_block, spread
+from .topk.radix_search import MOST_BEST, THREADS
 
 REGISTER_TURNS = (9, 17, 33)
 """Keys a lane holds in the builds of the register form; a call takes the first with room for its capacity."""

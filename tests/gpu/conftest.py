@@ -5,7 +5,7 @@ import pytest
 
 def _missing():
     try:
-        from qsa.kernels.cuda.compiler import current_device
+        from qsa.kernels.cuda.toolchain.compiler import current_device
 
         current_device()
     except ModuleNotFoundError as error:

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from attend_cases import *  # noqa: F403
-from attend_cases import FORMATS, Backend, bits, check, problem, random_kv
-from guarded import replay
 
+from cases.attend_cases import *  # noqa: F403
+from cases.attend_cases import FORMATS, Backend, bits, check, problem, random_kv
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
+from support.guarded import replay
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,8 @@ def backend():
     pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
     import importlib
 
-    from qsa.kernels.cuda import compiler, device, host
+    from qsa.kernels.cuda import device
+    from qsa.kernels.cuda.toolchain import compiler, host
 
     compiler.current_device()
     module = importlib.import_module("qsa.kernels.cuda.attend")
@@ -120,7 +121,7 @@ def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
     """Of 11 blocks on sm_90, if the device holds them; none elsewhere, in other formats, of more rows."""
     import importlib
 
-    from qsa.kernels.cuda.compiler import properties
+    from qsa.kernels.cuda.toolchain.compiler import properties
 
     module = importlib.import_module("qsa.kernels.cuda.attend")
     sizes, launch = [], module.launch

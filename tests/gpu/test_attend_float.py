@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
-from guarded import replay
 
 from qsa.kernels import ops
 from qsa.kernels.switches import Switches
 from qsa.reference.geometry import REAL
+from support.float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
+from support.guarded import replay
 
 pytestmark = pytest.mark.gpu
 
@@ -17,7 +17,7 @@ WIDTHS = (1, 63, 64, 65, 729, 2047, 2048, 2051)
 
 @pytest.fixture(scope="module")
 def module():
-    from qsa.kernels.cuda import attend_float
+    from qsa.kernels.cuda.attend_float import launch as attend_float
 
     return attend_float
 

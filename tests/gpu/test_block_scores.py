@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from guarded import Guarded, captured
 
 from qsa.kernels import cuda as backend
 from qsa.kernels import ops
 from qsa.reference import exact
 from qsa.reference.geometry import step_records
 from qsa.reference.index import Index
+from support.guarded import Guarded, captured
 
 pytestmark = pytest.mark.gpu
 

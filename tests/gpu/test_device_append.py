@@ -5,7 +5,8 @@ import warnings
 
 import numpy as np
 import pytest
-from append_cases import (  # noqa: F401
+
+from cases.append_cases import (  # noqa: F401
     SMALL,
     Backend,
     make_index,
@@ -21,10 +22,9 @@ from append_cases import (  # noqa: F401
     test_page_sizes_and_one_row_at_a_time,
     test_several_slots_of_mixed_formats_in_one_call,
 )
-from guarded import replay
-
 from qsa.reference.exact import append_index, append_kv
 from qsa.reference.geometry import step_records
+from support.guarded import replay
 
 pytestmark = pytest.mark.gpu
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture(scope="module")
 def backend():
     pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import compiler, host
+    from qsa.kernels.cuda.toolchain import compiler, host
 
     compiler.current_device()
     # By their full names: as attributes of the package, append_kv and append_index are the operations.

@@ -2,23 +2,23 @@
 
 import numpy as np
 import pytest
-from ptx_probe import ROWS, SHARED, build, inputs
 
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
+from support.ptx_probe import ROWS, SHARED, build, inputs
 
 pytestmark = pytest.mark.gpu
 
 
 def test_the_device_agrees_with_the_simulator():
     cupy = pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import compiler, ptx
+    from qsa.kernels.cuda.toolchain import compiler, ptx
 
     integers, floats = inputs()
     out, wide = np.full((ROWS, 32), -1, np.int32), np.zeros(4, np.int64)
     there = [cupy.array(x) for x in (integers, floats, out, wide)]
     compiler.launch(build(compiler, ptx), 1, 32, there, shared=SHARED)
-    simulated = build(simulate.load("compiler"), simulate.load("ptx"))
-    simulate.launch(simulated, 1, 32, (integers, floats, out, wide), shared=SHARED)
+    simulated = build(simulator.load("toolchain.compiler"), simulator.load("toolchain.ptx"))
+    simulator.launch(simulated, 1, 32, (integers, floats, out, wide), shared=SHARED)
     np.testing.assert_array_equal(cupy.asnumpy(there[2]), out)
     np.testing.assert_array_equal(cupy.asnumpy(there[3]), wide)
 
@@ -26,7 +26,7 @@ def test_the_device_agrees_with_the_simulator():
 def test_large_dynamic_shared_memory_and_properties():
     """Beyond 48 KiB the launch needs its attribute, which ``launch`` sets."""
     cupy = pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import compiler, ptx
+    from qsa.kernels.cuda.toolchain import compiler, ptx
 
     cuda, int32 = compiler.cuda, compiler.int32
 

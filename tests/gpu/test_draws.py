@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
-from draw_cases import JOBS, Told, Watching
-from model_cases import GOLDEN_CONFIG
 
+from cases.draw_cases import JOBS, Told, Watching
+from cases.model_cases import GOLDEN_CONFIG
 from qsa.engine import Engine, Sampling, generate
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels import cuda as backend
-from qsa.kernels.cuda.host import launches
-from qsa.kernels.float_model import FloatModel
-from qsa.reference.exact.model import ExactModel
-from qsa.reference.random_model import random_model, random_tensors
+from qsa.kernels.cuda.toolchain.host import launches
+from qsa.model.float_model import FloatModel
+from qsa.model.text_model import ExactModel
+from qsa.reference.model.random_model import random_model, random_tensors
 
 pytestmark = pytest.mark.gpu
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from model_cases import GOLDEN_CONFIG
 
+from cases.model_cases import GOLDEN_CONFIG
 from qsa.engine import Drafting, generate
 from qsa.kernels import cpu
-from qsa.kernels.float_model import FloatModel
 from qsa.kernels.switches import override
-from qsa.reference.random_model import random_tensors
+from qsa.model.float_model import FloatModel
+from qsa.reference.model.random_model import random_tensors
 
 pytestmark = pytest.mark.gpu
 N = 700

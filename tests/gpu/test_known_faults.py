@@ -3,13 +3,14 @@
 from functools import partial
 
 import pytest
-from guarded import replay
-from known_faults import FaultBackend
-from known_faults_attend import *  # noqa: F403
-from known_faults_index import *  # noqa: F403
-from known_faults_large import *  # noqa: F403
-from known_faults_select import *  # noqa: F403
-from known_faults_step import *  # noqa: F403
+
+from cases.known_faults import FaultBackend
+from cases.known_faults_attend import *  # noqa: F403
+from cases.known_faults_index import *  # noqa: F403
+from cases.known_faults_large import *  # noqa: F403
+from cases.known_faults_select import *  # noqa: F403
+from cases.known_faults_step import *  # noqa: F403
+from support.guarded import replay
 
 pytestmark = pytest.mark.gpu
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from attention import generator
-from guarded import captured
-from layer_cases import (  # noqa: F401
+
+from cases.layer_cases import (  # noqa: F401
     OWN,
     Backend,
     equal,
@@ -25,10 +24,11 @@ from layer_cases import (  # noqa: F401
     test_norms_of_any_width,
     test_route_of_ties_and_special_numbers,
 )
-from layer_problems import EPS, PROBLEMS, special_rows
-
 from qsa.reference.exact import layers as exact
-from qsa.reference.exact.linear import QuantisedLinear
+from qsa.reference.exact.layers.linear import QuantisedLinear
+from support.attention import generator
+from support.guarded import captured
+from support.layer_problems import EPS, PROBLEMS, special_rows
 
 pytestmark = pytest.mark.gpu
 

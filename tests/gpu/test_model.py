@@ -4,15 +4,15 @@ import time
 
 import numpy as np
 import pytest
-from model_cases import GOLDEN_CONFIG, Story, same
 
-from qsa.engine.graphs import GraphRunner
+from cases.model_cases import GOLDEN_CONFIG, Story, same
+from qsa.engine.graph_runner import GraphRunner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels import cuda as backend
 from qsa.kernels.switches import override
-from qsa.reference.exact.model import ExactModel
-from qsa.reference.random_model import random_model
+from qsa.model.text_model import ExactModel
+from qsa.reference.model.random_model import random_model
 
 pytestmark = pytest.mark.gpu
 CAPACITY = 2048

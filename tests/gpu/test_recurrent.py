@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from recurrent_cases import *  # noqa: F403
-from recurrent_cases import check_delta_rule, delta_problem
 
+from cases.recurrent_cases import *  # noqa: F403
+from cases.recurrent_cases import check_delta_rule, delta_problem
 from qsa.kernels import cuda as backend
-from qsa.reference.exact import recurrent as exact
+from qsa.reference.exact.layers import recurrent as exact
 
 pytestmark = pytest.mark.gpu
 
@@ -44,7 +44,7 @@ def test_causal_conv_of_the_real_model(layers, to_device, to_host, rows):
 
 def test_a_captured_delta_rule_goes_on_from_its_own_memory(layers, to_device, to_host):
     """Replays advance the memory in place, on rows that are filled in between."""
-    from qsa.kernels.cuda.program import Program, program_stream
+    from qsa.kernels.cuda.device import Program, program_stream
 
     arrays, states = delta_problem(np.random.default_rng(5), [2], (4, 8, 64, 64))
     q, k, wide, decay, beta = arrays

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from guarded import replay
-from sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
-from qsa.kernels.cpu import sample as host
+from qsa.kernels.cpu import sampler as host
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import DRAFTER, PICK, Sampling
+from support.guarded import replay
+from support.sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 pytestmark = pytest.mark.gpu
 
@@ -22,7 +22,7 @@ def on_device(made):
 
 def drawn(made, purpose=PICK):
     """(tokens, lists) on the host, with guards around every buffer that the kernel writes."""
-    from qsa.kernels.cuda import sample
+    from qsa.kernels.cuda import sampler as sample
     from qsa.kernels.cuda.device import Guarded
 
     rows, vocab = made.logits.shape
@@ -101,7 +101,7 @@ def test_long_histories():
 
 
 def test_the_largest_vocabulary():
-    from qsa.kernels.cuda.sample import MOST_VOCAB
+    from qsa.kernels.cuda.sampler import MOST_VOCAB
 
     made = problem(len(KINDS), MOST_VOCAB, seed=10, chains=("server", "penalties"))
     same(drawn(made), host_drawn(made))
@@ -110,7 +110,7 @@ def test_the_largest_vocabulary():
 def test_argmax():
     import cupy
 
-    from qsa.kernels.cuda import sample
+    from qsa.kernels.cuda import sampler as sample
 
     made = problem(28, 248_320, seed=11)
     assert sample.argmax(cupy.array(made.logits)).get().tolist() == made.logits.argmax(axis=1).tolist()
@@ -120,7 +120,7 @@ def test_a_graph_serves_every_step():
     """Options, history, lengths, seeds, positions and logits are read at the replay; a row may be out of use."""
     import cupy
 
-    from qsa.kernels.cuda import sample
+    from qsa.kernels.cuda import sampler as sample
     from qsa.kernels.cuda.device import Graph
 
     rows, vocab = 6, 248_320
@@ -148,7 +148,7 @@ def test_a_graph_serves_every_step():
 def test_repeats_are_equal():
     import cupy
 
-    from qsa.kernels.cuda import sample
+    from qsa.kernels.cuda import sampler as sample
 
     made = problem(8, 248_320, seed=12, kinds=("levels", "equal"))
     logits, history, lengths, seeds, positions, slots = on_device(made)
@@ -162,7 +162,7 @@ def test_repeats_are_equal():
 
 
 def test_refusals():
-    from qsa.kernels.cuda import sample
+    from qsa.kernels.cuda import sampler as sample
 
     made = problem(1, 50, chains=("plain",))
     logits, *rest, _ = on_device(made)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from guarded import Guarded, captured
 
 from qsa.kernels import cuda as backend
 from qsa.kernels import ops
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, Geometry, step_records
+from support.guarded import Guarded, captured
 
 pytestmark = pytest.mark.gpu
 

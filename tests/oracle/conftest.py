@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from qsa.reference import qsa
+from qsa.reference.model import qsa
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qsa.reference import qsa
 from qsa.reference.geometry import REAL
-from qsa.reference.random_model import uniform
+from qsa.reference.model import qsa
+from qsa.reference.model.random_model import uniform
 
 HIDDEN, TOKENS = 2560, 2300
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from qsa.reference import Config, Model
-from qsa.reference.random_model import random_tensors
+from qsa.reference.model.random_model import random_tensors
 
 MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 pytestmark = [

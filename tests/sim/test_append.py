@@ -1,7 +1,8 @@
 """``append_kv`` and ``append_index`` on CUDA, in the simulator."""
 
 import pytest
-from append_cases import (  # noqa: F401
+
+from cases.append_cases import (  # noqa: F401
     Backend,
     test_a_row_of_no_slot_writes_nothing,
     test_append_index_after_a_rejected_draft_and_with_unused_rows,
@@ -12,11 +13,10 @@ from append_cases import (  # noqa: F401
     test_page_sizes_and_one_row_at_a_time,
     test_several_slots_of_mixed_formats_in_one_call,
 )
-
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 
 
 @pytest.fixture(scope="module")
 def backend():
-    kv, index, device = (simulate.load(name) for name in ("append_kv", "append_index", "device"))
-    return Backend({**vars(kv), **vars(index), **vars(device), "launches": simulate.launches})
+    kv, index, device = (simulator.load(name) for name in ("append_kv", "append_index", "device"))
+    return Backend({**vars(kv), **vars(index), **vars(device), "launches": simulator.launches})

@@ -2,19 +2,19 @@
 
 import numpy as np
 import pytest
-from attend_cases import *  # noqa: F403
-from attend_cases import Backend, check, problem, refused
 
-from qsa.kernels.cuda import simulate
-from qsa.kernels.cuda.host import Properties
+from cases.attend_cases import *  # noqa: F403
+from cases.attend_cases import Backend, check, problem, refused
+from qsa.kernels.cuda import simulator
+from qsa.kernels.cuda.toolchain.host import Properties
 
-module, device = simulate.load("attend"), simulate.load("device")
+module, device = simulator.load("attend"), simulator.load("device")
 
 
 @pytest.fixture(scope="module")
 def backend():
     moves = {"to_device": device.to_device, "to_host": device.to_host}
-    return Backend({**vars(module), **moves, "launches": simulate.launches})
+    return Backend({**vars(module), **moves, "launches": simulator.launches})
 
 
 def older(capability, shared=64 * 1024):
@@ -24,26 +24,26 @@ def older(capability, shared=64 * 1024):
 
 def test_without_tensor_cores(backend):
     """sm_75: products by dp4a, four warps, 64 KiB of shared memory."""
-    with simulate.configured(properties=older((7, 5))):
+    with simulator.configured(properties=older((7, 5))):
         check(backend, *problem(20, [18], cells=24))
 
 
 def test_split_needs_tensor_cores(backend):
-    with simulate.configured(properties=older((7, 5))):
+    with simulator.configured(properties=older((7, 5))):
         refused(backend, "device", problem(21, [70]), schedule="split")
 
 
 def test_blocks_in_the_opposite_order(backend):
     """Blocks that start last to first, two at a time, still find each other."""
     inputs = problem(22, [40])
-    with simulate.configured(order="backwards"):
+    with simulator.configured(order="backwards"):
         check(backend, *inputs, schedule="split", splits=2)
 
 
 def test_plan():
     """Split: about two blocks per multiprocessor, 20 at most, 64 cells at least; a row's cells always find room."""
     kv = device.to_device(problem(23, [1])[1])
-    with simulate.configured(properties=Properties("h200", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)):
+    with simulator.configured(properties=Properties("h200", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)):
         plans = [module.plan([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
         assert plans == [20, 16, 2, 1]
         assert module.plan([kv], 1, 130, "split") == 3
@@ -74,7 +74,7 @@ def test_a_row_in_a_cluster(backend, monkeypatch, width):
 
 
 def test_a_cluster_backwards(backend):
-    with simulate.configured(order="backwards"):
+    with simulator.configured(order="backwards"):
         check(backend, *problem(27, [70]))
 
 
@@ -82,7 +82,7 @@ def test_a_cluster_backwards(backend):
 def test_where_there_are_no_clusters(backend, monkeypatch, limits):
     """The same bytes by way of the scratch."""
     sizes = recorded_clusters(monkeypatch)
-    with simulate.configured(**limits):
+    with simulator.configured(**limits):
         check(backend, *problem(28, [70]))
     assert sizes == [1]
 
@@ -98,7 +98,7 @@ def test_what_goes_in_no_cluster(backend, monkeypatch):
 
 def test_no_more_cells_than_blocks_can_hold(backend):
     """Ids with room for more cells than four blocks of 64 KiB hold: refused, nothing launched."""
-    with simulate.configured(properties=older((8, 0))):
+    with simulator.configured(properties=older((8, 0))):
         refused(backend, "geometry", problem(24, [4], cap=4096))
 
 

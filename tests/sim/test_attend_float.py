@@ -4,7 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from float_attention import (
+
+from qsa.kernels.cuda import simulator
+from qsa.kernels.switches import Switches
+from qsa.reference.attend import attend
+from qsa.reference.geometry import Geometry
+from support.float_attention import (
     FORMATS,
     SMALL,
     check_error,
@@ -17,13 +22,8 @@ from float_attention import (
     store,
 )
 
-from qsa.kernels.cuda import simulate
-from qsa.kernels.switches import Switches
-from qsa.reference.attend import attend
-from qsa.reference.geometry import Geometry
-
-module, device = simulate.load("attend_float"), simulate.load("device")
-merging, pieces = simulate.load("attend_merge"), simulate.load("attend_pieces")
+module, device = simulator.load("attend_float.launch"), simulator.load("device")
+merging, pieces = simulator.load("attend_float.merge"), simulator.load("attend_float.partial")
 
 
 def run(q, kv, ids, steps, slots=None, **options):
@@ -130,9 +130,9 @@ def test_more_rows_than_a_launch_takes(monkeypatch, options):
     ids, q, steps = selection(rng, widths, 70, 70), queries(rng, 5, SMALL), records(widths)
     want = run(q, kvs, ids, steps, slots, **options)
     monkeypatch.setattr(module, "MAX_ROWS", 2)
-    before = simulate.launches()
+    before = simulator.launches()
     assert same_bytes(run(q, kvs, ids, steps, slots, **options), want)
-    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
     assert (count["pieces"], count["merge"]) == (3, 3)
 
 
@@ -152,8 +152,8 @@ def test_split_error_and_bits(splits):
     want = run(q, kv, ids, steps, **options)
     check_error(want, q, kv, ids, steps)
     for multiprocessors in (1, 200):
-        properties = replace(simulate.settings.properties, multiprocessors=multiprocessors)
-        with simulate.configured(properties=properties):
+        properties = replace(simulator.settings.properties, multiprocessors=multiprocessors)
+        with simulator.configured(properties=properties):
             assert same_bytes(run(q, kv, ids, steps, **options), want)
             assert same_bytes(run(q[1:2], kv, ids[1:2], steps[1:2], **options), want[1:2])
 
@@ -171,7 +171,7 @@ def test_blocks_of_a_split_fill_one_wave():
 def test_bits_do_not_depend_on_the_order_of_blocks():
     q, kv, ids, steps = problem(11, [130, 40])
     want = run(q, kv, ids, steps)
-    with simulate.configured(order="backwards"):
+    with simulator.configured(order="backwards"):
         assert same_bytes(run(q, kv, ids, steps), want)
 
 
@@ -199,7 +199,7 @@ def test_merge_active_reads_the_reached_chunks_alone():
     for active in (1, 0):
         out = np.zeros((1, 4, dim), np.float32)
         arguments = (scratch, records([100]), np.zeros(1, np.int32), out, 0, 0, 0, 320, n_pieces, 0, active)
-        simulate.launch(merging.merge_kernel(group, dim, False), (4, 1), dim, arguments)
+        simulator.launch(merging.merge_kernel(group, dim, False), (4, 1), dim, arguments)
         assert (out == 1).all() if active else np.isnan(out).all()
 
 
@@ -215,9 +215,9 @@ def test_several_slots_in_one_launch():
     kvs = [store(rng, "int8", 70, SMALL, page_size) for page_size in (1, 4, 4, 64, 3)]
     slots = np.array([4, 0, 3, 3, 1, 2], np.int32)
     ids, q, steps = selection(rng, [66] * 6, 70, 66), queries(rng, 6, SMALL), records([66, 1, 65, 64, 2, 66])
-    before = simulate.launches()
+    before = simulator.launches()
     got = run(q, kvs, ids, steps, slots, scratch=None)
-    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
     assert (count["pieces"], count["merge"]) == (2, 1)
     for row, slot in enumerate(slots):
         one = slice(row, row + 1)
@@ -229,9 +229,9 @@ def test_mixed_formats_take_a_launch_per_slot():
     kvs = [store(rng, fmt, 70, SMALL) for fmt in ("int8", "q4_0", "fp16")]
     slots = np.array([1, 0, 2, 1], np.int32)
     ids, q, steps = selection(rng, [66] * 4, 70, 66), queries(rng, 4, SMALL), records([66, 66, 65, 3])
-    before = simulate.launches()
+    before = simulator.launches()
     got = run(q, kvs, ids, steps, slots)
-    count = {name: n - before.get(name, 0) for name, n in simulate.launches().items()}
+    count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
     assert (count["pieces"], count["merge"]) == (3, 3)
     for row, slot in enumerate(slots):
         one = slice(row, row + 1)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from float_attention import SMALL, problem
 
 from qsa.kernels import ops
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.reference.geometry import Geometry
+from support.float_attention import SMALL, problem
 
-module, device = simulate.load("attend_float"), simulate.load("device")
+module, device = simulator.load("attend_float.launch"), simulator.load("device")
 
 
 def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
@@ -36,13 +36,13 @@ def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
 def test_refusals_launch_and_write_nothing(reason, fmt, geometry, capability, options):
     q, kv, ids, steps = problem(17, [70, 70], fmt, geometry=geometry, cells=80)
     out = np.full(q.shape, np.nan, np.float32)
-    launched, refused = simulate.launches(), ops.refusals()
+    launched, refused = simulator.launches(), ops.refusals()
     scratch = options.get("scratch")
     before = None if scratch is None else scratch.copy()
-    properties = replace(simulate.settings.properties, compute_capability=capability)
-    with simulate.configured(properties=properties):
+    properties = replace(simulator.settings.properties, compute_capability=capability)
+    with simulator.configured(properties=properties):
         assert module.attend_float(q, device.to_device(kv), ids, steps, None, out, **options) is False
-    assert np.isnan(out).all() and simulate.launches() == launched
+    assert np.isnan(out).all() and simulator.launches() == launched
     assert before is None or np.array_equal(scratch, before)
     assert ops.refusals()["attend", reason] == refused.get(("attend", reason), 0) + 1
 

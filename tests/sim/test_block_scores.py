@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from qsa.kernels import ops
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.reference import exact
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.index import Index
 
-scores = simulate.load("block_scores")
-to_device = simulate.load("device").to_device
+scores = simulator.load("block_scores")
+to_device = simulator.load("device").to_device
 
 SCHEDULES = ops.OPERATIONS["block_scores"].schedules
 POISON = np.float32(-7.5)
@@ -36,7 +36,7 @@ def check(q, index, positions, schedule, **settings):
     expected = np.full((len(q), index.max_blocks), POISON)
     exact.block_scores(q, index, steps, expected)
     out = np.full_like(expected, POISON)
-    with simulate.configured(**settings):
+    with simulator.configured(**settings):
         assert scores.block_scores(q, to_device(index), steps, out, schedule=schedule) is out
     np.testing.assert_array_equal(out.view(np.uint32), expected.view(np.uint32))
 
@@ -64,7 +64,7 @@ def test_window(schedule, rows):
 def test_more_rows_than_a_group(schedule):
     # 17 rows of one prompt, the last group of one row, by one multiprocessor: more groups than thread blocks.
     rng = np.random.default_rng(17)
-    one = simulate.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
     check(queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=one)
 
 
@@ -72,7 +72,7 @@ def test_more_rows_than_a_group(schedule):
 def test_several_turns(schedule):
     # One multiprocessor, five rows: a warp comes back for more blocks, whatever the schedule.
     rng = np.random.default_rng(12)
-    one = simulate.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
     check(queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=one)
 
 
@@ -110,10 +110,10 @@ def test_record_beyond_the_index_is_not_carried_out():
 
 def refused(reason, *args, **kwargs):
     """Whether the call returns False, is counted under ``reason``, and launches nothing."""
-    before, launched = ops.refusals(), simulate.launches()
+    before, launched = ops.refusals(), simulator.launches()
     result = scores.block_scores(*args, **kwargs)
     key = ("block_scores", reason)
-    return result is False and ops.refusals()[key] == before.get(key, 0) + 1 and simulate.launches() == launched
+    return result is False and ops.refusals()[key] == before.get(key, 0) + 1 and simulator.launches() == launched
 
 
 def test_refusals():

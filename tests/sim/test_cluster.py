@@ -4,7 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cluster_runs import (
+
+from qsa.kernels.cuda import simulator
+from qsa.kernels.cuda.simulator import SimulationError
+from support.cluster_runs import (
     DATA,
     await_bytes,
     both_orders,
@@ -19,9 +22,6 @@ from cluster_runs import (
     run,
     send,
 )
-
-from qsa.kernels.cuda import simulate
-from qsa.kernels.cuda.simulate import SimulationError
 
 
 @both_orders
@@ -236,8 +236,8 @@ INSTRUCTIONS = {
 
 @pytest.mark.parametrize(("name", "arguments"), INSTRUCTIONS.items())
 def test_instructions_of_sm_90(name, arguments):
-    older = replace(simulate.settings.properties, compute_capability=(8, 9))
-    with simulate.configured(properties=older), pytest.raises(SimulationError, match="needs sm_90") as found:
+    older = replace(simulator.settings.properties, compute_capability=(8, 9))
+    with simulator.configured(properties=older), pytest.raises(SimulationError, match="needs sm_90") as found:
         run(lambda shared, rank, lane, out: getattr(ptx, name)(*arguments))
     assert found.value.kind == "device"
 

@@ -1,7 +1,9 @@
 """Clusters in the simulator: who may use an mbarrier, and when what it counts is wrong."""
 
 import pytest
-from cluster_runs import (
+
+from qsa.kernels.cuda.simulator import SimulationError
+from support.cluster_runs import (
     await_bytes,
     both_orders,
     cuda,
@@ -16,8 +18,6 @@ from cluster_runs import (
     send,
     tell,
 )
-
-from qsa.kernels.cuda.simulate import SimulationError
 
 
 def to_nothing(shared, rank, lane, out):

@@ -1,6 +1,6 @@
 """Clusters in the simulator: where asynchronous stores may go, and who may read what they bring."""
 
-from cluster_runs import (
+from support.cluster_runs import (
     DATA,
     await_bytes,
     cuda,

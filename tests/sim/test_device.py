@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 
-device, checks = simulate.load("device"), simulate.load("checks")
+device, checks = simulator.load("device"), simulator.load("common.checks")
+graphs, scratches = simulator.load("device.graphs"), simulator.load("device.scratch")
 
 
 class Stream:
@@ -34,7 +35,7 @@ def test_a_replay_waits_for_the_current_stream_and_the_host_for_nothing(current,
     graph.stream = Stream(2, said)
     graph._graph = SimpleNamespace(launch=lambda stream: said.append(("launch", stream.ptr)))
     streams = SimpleNamespace(get_current_stream=lambda: stream)
-    monkeypatch.setattr(device, "array_module", lambda: SimpleNamespace(cuda=streams))
+    monkeypatch.setattr(graphs, "array_module", lambda: SimpleNamespace(cuda=streams))
     graph.replay()
     waits = [("record", 1), (2, "waits for", "event of 1")] if current == 1 else []
     assert said == [*waits, ("launch", 2)]
@@ -42,7 +43,7 @@ def test_a_replay_waits_for_the_current_stream_and_the_host_for_nothing(current,
 
 def test_a_scratch_is_kept_for_each_stream_and_grows(monkeypatch):
     scratch, stream = device.StreamScratch(), [0]
-    monkeypatch.setattr(device, "stream_key", lambda given=None: stream[0] if given is None else given)
+    monkeypatch.setattr(scratches, "stream_key", lambda given=None: stream[0] if given is None else given)
     first = scratch.get((2, 5))
     assert first.dtype == np.int32 and not first.any()
     assert scratch.get((1, 3)) is first

@@ -5,22 +5,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from draw_cases import JOBS, LEFT, Told, Watching
-from model_cases import NARROW_CONFIG
 
+from cases.draw_cases import JOBS, LEFT, Told, Watching
+from cases.model_cases import NARROW_CONFIG
 from qsa.engine import sampling
-from qsa.engine.draws import Draw, draw_arrays
+from qsa.engine.device_sampling import Draw, draw_arrays
 from qsa.engine.request import Request
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu, ops
-from qsa.kernels.cpu.sample import sample
-from qsa.kernels.cuda import simulate
-from qsa.reference.exact.model import ExactModel
+from qsa.kernels.cpu.sampler import sample
+from qsa.kernels.cuda import simulator
+from qsa.model.text_model import ExactModel
 from qsa.reference.exact.sampler import NOT_FINITE, Constants
-from qsa.reference.random_model import random_model
+from qsa.reference.model.random_model import random_model
 from qsa.reference.sampler import GREEDY, Sampling
 
-lanes, program = simulate.load("sample"), simulate.load("program")
+lanes, program = simulator.load("sampler"), simulator.load("device.graphs")
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend", "layers"
 PROGRAMS = {name: getattr(program, name) for name in ("Program", "Staging", "program_stream")}
 
@@ -106,9 +106,9 @@ def test_a_vocabulary_beyond_the_device_is_drawn_on_the_host(told, on_device, ro
 
 def test_a_batch_in_the_simulator(told, on_device):
     """The kernel itself, lane by lane: windows of one to four rows over three slots."""
-    launched, runner = simulate.launches().get("sample", 0), Watching(on_device)
+    launched, runner = simulator.launches().get("sample", 0), Watching(on_device)
     told.shortened(["greedy, penalised", "drawn", "penalised"], 5).check(on_device, runner, 3)
-    assert simulate.launches()["sample"] > launched and runner.brought == 0
+    assert simulator.launches()["sample"] > launched and runner.brought == 0
 
 
 def test_rows_of_a_window_draw_after_the_drafts_before_them():

@@ -8,19 +8,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from append_cases import SMALL, poisoned, vectors
-from attend_cases import FORMATS, bits
-from attend_cases import problem as exact_problem
-from float_attention import problem as float_problem
 
-from qsa.kernels.cuda import simulate, simulate_memory
-from qsa.kernels.cuda.simulate import SimulationError
+from cases.append_cases import SMALL, poisoned, vectors
+from cases.attend_cases import FORMATS, bits
+from cases.attend_cases import problem as exact_problem
+from qsa.kernels.cuda import simulator
+from qsa.kernels.cuda.simulator import SimulationError
+from qsa.kernels.cuda.simulator import memory as simulate_memory
 from qsa.reference import exact
 from qsa.reference.exact import append_kv
 from qsa.reference.geometry import step_records
+from support.float_attention import problem as float_problem
 
-attend, attend_call, attend_float = (simulate.load(name) for name in ("attend", "attend_call", "attend_float"))
-appending, gather, device = (simulate.load(name) for name in ("append_kv", "attend_gather", "device"))
+attend, attend_call, attend_float = (simulator.load(name) for name in ("attend", "common.pools", "attend_float.launch"))
+appending, gather, device = (simulator.load(name) for name in ("append_kv", "attend_exact.gather", "device.containers"))
 
 FIRST_ROW = (1 << 30) + (1 << 29)
 """Row of the pool (a page's KV head's cell) with which the pages in use begin: byte 2^33 of the scales and more. Row

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import numpy as np
-from model_cases import NARROW_CONFIG
 
+from cases.model_cases import NARROW_CONFIG
 from qsa.kernels import cpu
-from qsa.kernels.cuda import simulate
-from qsa.kernels.float_model import FloatModel
-from qsa.reference.random_model import random_tensors
+from qsa.kernels.cuda import simulator
+from qsa.model.float_model import FloatModel
+from qsa.reference.model.random_model import random_tensors
 
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend"
 
@@ -16,8 +16,8 @@ OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend"
 def test_windows_of_two_sequences_and_a_draft_agree_with_the_cpu():
     """Both take the same float32 layers; the two float attentions add in another order, some 1e-7 of a row. K/V are
     fp16: no code of an int8 cache can fall the other way."""
-    operations = {name: getattr(simulate.load(name), name) for name in OPERATIONS}
-    lanes = SimpleNamespace(to_device=simulate.load("device").to_device, **operations)
+    operations = {name: getattr(simulator.load(name), name) for name in OPERATIONS}
+    lanes = SimpleNamespace(to_device=simulator.load("device").to_device, **operations)
     tensors = random_tensors(NARROW_CONFIG, 5, draft=True)
     ids = np.random.default_rng(2).integers(1, NARROW_CONFIG.vocab_size, (2, 16))
     found = []

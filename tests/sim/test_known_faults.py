@@ -8,17 +8,17 @@ bits (B9) ``test_far_pools`` moves a pool's address.
 from functools import partial
 
 import pytest
-from known_faults import FaultBackend
-from known_faults_attend import *  # noqa: F403
-from known_faults_index import *  # noqa: F403
-from known_faults_select import *  # noqa: F403
-from known_faults_step import *  # noqa: F403
 
-from qsa.kernels.cuda import simulate
-from qsa.kernels.cuda.host import Properties
+from cases.known_faults import FaultBackend
+from cases.known_faults_attend import *  # noqa: F403
+from cases.known_faults_index import *  # noqa: F403
+from cases.known_faults_select import *  # noqa: F403
+from cases.known_faults_step import *  # noqa: F403
+from qsa.kernels.cuda import simulator
+from qsa.kernels.cuda.toolchain.host import Properties
 
 MACHINES = tuple(
-    partial(simulate.configured, properties=Properties("older", capability, 4, 64 << 10, 64 << 10, 4 << 20))
+    partial(simulator.configured, properties=Properties("older", capability, 4, 64 << 10, 64 << 10, 4 << 20))
     for capability in ((7, 5), (8, 0))
 )
 """Without tensor cores, and with them."""
@@ -26,4 +26,4 @@ MACHINES = tuple(
 
 @pytest.fixture(scope="module", params=["simulator"])
 def backend(request):
-    return FaultBackend("simulated", small=True, machines=MACHINES)
+    return FaultBackend("support.simulated", small=True, machines=MACHINES)

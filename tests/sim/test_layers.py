@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from attention import generator
-from layer_cases import (  # noqa: F401
+
+from cases.layer_cases import (  # noqa: F401
     Backend,
     equal,
     spread,
@@ -21,10 +21,10 @@ from layer_cases import (  # noqa: F401
     test_norms_of_any_width,
     test_route_of_ties_and_special_numbers,
 )
-from layer_problems import stacked
-
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.reference.exact import layers as exact
+from support.attention import generator
+from support.layer_problems import stacked
 
 
 class _Device:
@@ -36,7 +36,7 @@ class _Device:
 
 @pytest.fixture(scope="module")
 def backend():
-    return Backend(simulate.load("layers"), _Device, simulate.launches)
+    return Backend(simulator.load("layers"), _Device, simulator.launches)
 
 
 def test_without_tensor_cores(backend):
@@ -44,8 +44,8 @@ def test_without_tensor_cores(backend):
     rng = generator(3)
     weight = stacked(rng, 17, 70)
     gate_up, down = stacked_experts(rng, 2, 5, 9)
-    turing = replace(simulate.settings.properties, compute_capability=(7, 5))
-    with simulate.configured(properties=turing):
+    turing = replace(simulator.settings.properties, compute_capability=(7, 5))
+    with simulator.configured(properties=turing):
         for rows in (1, 9):
             x = spread(rng, rows, 70)
             equal(backend.linear(x, backend.load_linear(weight)), exact.linear(x, weight))
@@ -56,7 +56,7 @@ def test_without_tensor_cores(backend):
 
 def test_an_address_in_a_gap_of_a_view_is_a_fault():
     """The simulator holds a kernel to the elements of a view, not to the array behind it."""
-    compiler, ptx = simulate.load("compiler"), simulate.load("ptx")
+    compiler, ptx = simulator.load("toolchain.compiler"), simulator.load("toolchain.ptx")
 
     def read(address, out):
         out[0] = ptx.ld_global_f32_nc(address)
@@ -65,8 +65,8 @@ def test_an_address_in_a_gap_of_a_view_is_a_fault():
     view, out = x[:, 1:3], np.zeros(1, np.float32)
     base = compiler.address(view)
     for offset, value in ((0, 1), (4, 2), (16, 5), (36, 10)):
-        simulate.launch(compiler.kernel()(read), 1, 1, (base + offset, out))
+        simulator.launch(compiler.kernel()(read), 1, 1, (base + offset, out))
         assert out[0] == value
     for offset in (-4, 8, 12, 40, 48):
-        with pytest.raises(simulate.SimulationError, match="bounds"):
-            simulate.launch(compiler.kernel()(read), 1, 1, (base + offset, out))
+        with pytest.raises(simulator.SimulationError, match="bounds"):
+            simulator.launch(compiler.kernel()(read), 1, 1, (base + offset, out))

@@ -6,20 +6,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from model_cases import NARROW_CONFIG, Story, same
 
-from qsa.engine.graphs import GraphRunner, make_runner
+from cases.model_cases import NARROW_CONFIG, Story, same
+from qsa.engine.graph_runner import GraphRunner, make_runner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.kernels.switches import override
-from qsa.reference.exact import qsa
-from qsa.reference.exact.model import ExactModel
-from qsa.reference.random_model import random_model
+from qsa.model import qsa
+from qsa.model.text_model import ExactModel
+from qsa.reference.model.random_model import random_model
 
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend"
-PROGRAMS = {name: getattr(simulate.load("program"), name) for name in ("Program", "Staging", "program_stream")}
-device = simulate.load("device")
+PROGRAMS = {name: getattr(simulator.load("device.graphs"), name) for name in ("Program", "Staging", "program_stream")}
+device = simulator.load("device")
 
 WIDE = 32
 """Outputs beyond which the CPU's kernel multiplies: lane by lane the wide matrices alone would take a minute."""
@@ -27,7 +27,7 @@ WIDE = 32
 
 def simulated_layers():
     """The layers in the simulator, but for the widest matrices."""
-    lanes = simulate.load("layers")
+    lanes = simulator.load("layers")
 
     def load_linear(weight):
         wide = weight.codes.ndim == 2 and len(weight.codes) > WIDE
@@ -69,7 +69,7 @@ def arrays_of(state, to_host):
 
 def test_a_window_of_two_sequences_and_a_draft(model):
     """One sequence selects, the other attends to all it has; then rows of the draft layer. Bytes of the CPU's run."""
-    operations = {name: getattr(simulate.load(name), name) for name in OPERATIONS}
+    operations = {name: getattr(simulator.load(name), name) for name in OPERATIONS}
     backend = SimpleNamespace(layers=simulated_layers(), to_device=device.to_device, **operations)
     lanes = ExactModel(model.config, model.stored, backend=backend)
     lanes.batch_windows = True

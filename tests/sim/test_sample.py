@@ -2,15 +2,15 @@
 
 import numpy as np
 import pytest
-from sample_problems import CHAINS, boundaries, check, faulty, problem
 
 from qsa.kernels import ops
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import PICK, Sampling
+from support.sample_problems import CHAINS, boundaries, check, faulty, problem
 
-sample = simulate.load("sample")
-sampler, THREADS = simulate.load("sample_kernel").sampler, simulate.load("select_search").THREADS
+sample = simulator.load("sampler")
+sampler, THREADS = simulator.load("sampler_kernels.kernel").sampler, simulator.load("topk.radix_search").THREADS
 
 
 def inputs(made):
@@ -62,7 +62,7 @@ def test_several_slices(order):
     scratch[:, 0] = 0
     sizes = (1100, 550, 1, *made.history.shape, words, PICK)
     arguments = (made.logits, exact.option_rows(made.options, 2), made.history, made.slots, *inputs(made)[1:])
-    with simulate.configured(order=order):
+    with simulator.configured(order=order):
         sampler(1)[(2, 2), THREADS](*arguments, scratch, tokens, *lists, sizes)
     check(made, tokens, lists)
     assert not scratch[:, 0].any()
@@ -99,10 +99,10 @@ def test_argmax():
 
 def refused(reason, *args, **kwargs):
     """Whether the call returns False, is counted under ``reason``, and launches nothing."""
-    before, launched = ops.refusals(), simulate.launches()
+    before, launched = ops.refusals(), simulator.launches()
     result = sample.sample(*args, **kwargs)
     key = ("sample", reason)
-    return result is False and ops.refusals()[key] == before.get(key, 0) + 1 and simulate.launches() == launched
+    return result is False and ops.refusals()[key] == before.get(key, 0) + 1 and simulator.launches() == launched
 
 
 LINE, ONE = np.zeros((1, 4), np.int32), np.zeros(1, np.int32)

@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from qsa.kernels import ops
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
 from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, Geometry, step_records
 
-select = simulate.load("select")
-spread, THREADS = simulate.load("select_kernels").spread, simulate.load("select_search").THREADS
+select = simulator.load("select")
+spread, THREADS = simulator.load("topk.kernels").spread, simulator.load("topk.radix_search").THREADS
 
 SCHEDULES = ops.OPERATIONS["select"].schedules
 RULES = ("blocks", "cells")
@@ -88,7 +88,7 @@ def test_several_slices(make, order):
     scratch[:, 0] = 0
     ids = np.full((3, SMALL.max_width), 77, np.int32)
     kernel = spread(1, SMALL.ratio)
-    with simulate.configured(order=order):
+    with simulator.configured(order=order):
         for _ in range(2):
             kernel[(3, 3), THREADS](scores, steps, ids, scratch, 2052, SMALL.max_width, words)
     check(ids, scores, steps, "cells", SMALL)
@@ -104,11 +104,11 @@ def test_record_of_other_scores_selects_nothing():
 
 def refused(reason, *args, **kwargs):
     """Whether the call returns False, is counted under ``reason``, and launches nothing."""
-    before, launched = ops.refusals(), simulate.launches()
+    before, launched = ops.refusals(), simulator.launches()
     result = select.select(*args, **kwargs)
     after = ops.refusals()
     key = ("select", reason)
-    return result is False and after[key] == before.get(key, 0) + 1 and simulate.launches() == launched
+    return result is False and after[key] == before.get(key, 0) + 1 and simulator.launches() == launched
 
 
 def test_refusals():

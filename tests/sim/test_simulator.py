@@ -3,11 +3,11 @@ list of faults, so longer than most files."""
 
 import numpy as np
 import pytest
-from simulator_runs import fails, run, zeros
 
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
+from support.simulator_runs import fails, run, zeros
 
-compiler, ptx = simulate.load("compiler"), simulate.load("ptx")
+compiler, ptx = simulator.load("toolchain.compiler"), simulator.load("toolchain.ptx")
 cuda, int32, float32 = compiler.cuda, compiler.int32, compiler.float32
 FULL = 0xFFFFFFFF
 
@@ -138,7 +138,7 @@ def test_asynchronous_copy(missing):
         fails("unwritten", copy, source, out, 1, says="copy under way")
     else:
         # The lane read may have landed already, or not.
-        with pytest.raises(simulate.SimulationError) as caught:
+        with pytest.raises(simulator.SimulationError) as caught:
             run(copy, source, out, 2)
         assert caught.value.kind in ("race", "unwritten")
 

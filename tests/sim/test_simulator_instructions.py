@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from ptx_probe import ROWS, SHARED, build, inputs
-from simulator_runs import fails, run, zeros
 
-from qsa.kernels.cuda import simulate
+from qsa.kernels.cuda import simulator
+from support.ptx_probe import ROWS, SHARED, build, inputs
+from support.simulator_runs import fails, run, zeros
 
-compiler, ptx = simulate.load("compiler"), simulate.load("ptx")
+compiler, ptx = simulator.load("toolchain.compiler"), simulator.load("toolchain.ptx")
 cuda, int32, float32 = compiler.cuda, compiler.int32, compiler.float32
 
 
@@ -70,7 +70,7 @@ def test_instructions_that_a_device_does_not_have(call, newest_without):
         call(base + 16 * t, out)
 
     def device(capability):
-        return replace(simulate.settings.properties, compute_capability=capability)
+        return replace(simulator.settings.properties, compute_capability=capability)
 
     older, newer = device(newest_without), device({(7, 5): (8, 0), (7, 2): (7, 5)}[newest_without])
     run(kernel, zeros(), block=32, shared=512, properties=newer)
@@ -80,7 +80,7 @@ def test_instructions_that_a_device_does_not_have(call, newest_without):
 def test_the_same_instructions_as_on_the_device():
     """Every name that ``ptx.py`` defines exists here, so no kernel is left out."""
     pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
-    from qsa.kernels.cuda import ptx as real
+    from qsa.kernels.cuda.toolchain import ptx as real
 
     tables = [value for name, value in vars(real).items() if name.isupper() and not name.startswith("_")]
     names = {name for table in tables for name in table} | {"shared_base", "global_base"}
@@ -92,7 +92,7 @@ def test_the_probe_of_all_instructions_runs():
     """What ``tests/gpu`` compares with a device; here against a few answers known by hand."""
     integers, floats = inputs()
     out, wide = np.full((ROWS, 32), -1, np.int32), np.zeros(4, np.int64)
-    simulate.launch(build(compiler, ptx), 1, 32, (integers, floats, out, wide), shared=SHARED)
+    simulator.launch(build(compiler, ptx), 1, 32, (integers, floats, out, wide), shared=SHARED)
     a, b, c = (x.astype(np.int64) for x in integers[:3])
     assert (out[4] == a).all()
     assert wide[0] == (7 * a).sum() and wide[1] == max(0, b.max()) and wide[2] == 32 % 10

@@ -6,16 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from attend_cases import problem
 
-from qsa.kernels.cuda import simulate
+from cases.attend_cases import problem
+from qsa.kernels.cuda import simulator
 from qsa.reference.geometry import step_records
 
 pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
-from qsa.kernels.cuda import compiler
+from qsa.kernels.cuda.toolchain import compiler
 
-attend, select, sample = simulate.load("attend"), simulate.load("select"), simulate.load("sample")
-device = simulate.load("device")
+attend, select, sample = simulator.load("attend"), simulator.load("select"), simulator.load("sampler")
+device = simulator.load("device.containers")
+scratch = simulator.load("device.scratch")
 
 DEFAULT, PER_THREAD = SimpleNamespace(ptr=0), SimpleNamespace(ptr=2)
 """CuPy's default streams, which have these handles on every device and in every thread."""
@@ -30,7 +31,7 @@ def now(monkeypatch):
     )
     monkeypatch.setattr(compiler, "array_module", lambda: SimpleNamespace(cuda=streams))
     monkeypatch.setattr(compiler, "current_device", lambda: state.device)
-    monkeypatch.setattr(device, "stream_key", compiler.stream_key)
+    monkeypatch.setattr(scratch, "stream_key", compiler.stream_key)
     return state
 
 

@@ -1,0 +1,89 @@
+"""Goldens of the indexer's append: raw keys into tail, dead key and pooled keys, around the borders of blocks.
+
+The index holds its cells already; what an append must not read or write is NaN beforehand.
+"""
+
+import numpy as np
+
+from qsa.reference.exact import append_index
+from qsa.reference.geometry import REAL, step_records
+from qsa.reference.index import Index
+
+from .. import inputs
+from ..keys import whole_context
+from ..recipe import CONTEXTS, ROWS, TAILS, check
+from ..record import Produced
+
+SCHEDULES = ("window", "step")
+
+ALLOWED = {
+    "schedule": SCHEDULES,
+    "context": range(2**24 + 1),
+    "rows": range(1, 9),
+    "tail": TAILS,
+    "seed": range(2**63),
+}
+
+
+def make_inputs(recipe):
+    """The arguments of ``append_index``: dict of ``raw`` [rows, 128] float32, ``steps`` [rows, 4] int32, ``index``.
+
+    recipe  schedule, context, rows, tail, seed: the index holds ``context`` cells (cut to whole blocks) and ``tail``
+            open ones; the rows are the next cells. All of ``pooled`` is NaN: an append reads none of it.
+
+    Raises CaseError, naming the parameter, on a recipe outside :data:`ALLOWED`.
+    """
+    check("append_index", recipe, ALLOWED)
+    seed, tail, rows = recipe["seed"], recipe["tail"], recipe["rows"]
+    complete = recipe["context"] // REAL.ratio
+    start = complete * REAL.ratio + tail
+    weight = 1 + inputs.uniform(seed, "append_index.weight", 1, REAL.idx_dim)[0]
+    index = Index((start + rows) // REAL.ratio + 1, weight)
+    index.pooled[:] = index.tail[:] = index.dead[:] = np.nan
+    raw = inputs.bell(seed, "append_index.raw", np.arange(start - tail, start + rows), REAL.idx_dim)
+    index.tail[:tail] = raw[:tail]
+    if start:
+        first = inputs.bell(seed, "append_index.raw", 1, REAL.idx_dim)
+        index.dead[:] = whole_context(first, Index(1, weight)).dead
+    return {"raw": raw[tail:], "steps": step_records(np.arange(start, start + rows)), "index": index}
+
+
+def produce(recipe, compute=append_index):
+    """Inputs ``raw``, ``steps``, ``tail``, ``dead``, ``weight``. Outputs ``tail`` [3, 128] float32 (0 where there is no
+    open cell), ``dead`` [128], ``pooled`` [n, 128], the blocks that were completed, and ``written`` [n] int64, the
+    numbers of all blocks that are no longer NaN.
+
+    ``compute`` takes the values of :func:`make_inputs` by name, at once or (schedule ``step``) row by row, and gives
+    True or the Index that it wrote.
+    """
+    given = make_inputs(recipe)
+    raw, steps, index = given.values()
+    hashed = {"raw": raw, "steps": steps, "tail": index.tail.copy(), "dead": index.dead.copy(), "weight": index.weight}
+    each = len(raw) if recipe["schedule"] == "window" else 1
+    for row in range(0, len(raw), each):
+        written = compute(raw=raw[row : row + each], steps=steps[row : row + each], index=index)
+        index = index if written is True else written
+    end = int(steps[-1, 1])
+    place = np.arange(len(index.tail))[:, None]
+    outputs = {
+        # Behind the open cells the tail may keep keys of the block before: they have no meaning.
+        "tail": np.where(place < end % REAL.ratio, index.tail, np.float32(0)),
+        "dead": index.dead,
+        "pooled": index.pooled[int(steps[0, 0]) // REAL.ratio : end // REAL.ratio],
+        "written": np.flatnonzero(~np.isnan(index.pooled).all(axis=1)),
+    }
+    return Produced(hashed, outputs, {})
+
+
+def grid():
+    """Recipes in which every pair of values of schedule, context, rows and tail occurs; at context 0 without a tail the
+    dead key is made."""
+    for i, context in enumerate((0, *CONTEXTS)):
+        for j, tail in enumerate(TAILS):
+            yield {
+                "schedule": SCHEDULES[(i + j // 2) % 2],
+                "context": context,
+                "rows": ROWS[(i + 2 * j) % 3],
+                "tail": tail,
+                "seed": 7,
+            }

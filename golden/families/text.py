@@ -1,0 +1,130 @@
+"""Goldens of text: the seven fixed computations of the change proposals, on the model of ``golden/model``.
+
+Two answers to a mathematical prompt and two to one of code, greedy and sampled, 1,024 tokens each; three long prompts,
+64 tokens each. The reference makes them token by token in NumPy: about five minutes for all seven on one core.
+"""
+
+import random
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from qsa.model.checkpoint import read_quantised
+from qsa.model.generate import generate
+from qsa.model.text_model import ExactModel
+from qsa.reference.sampler import GREEDY, Sampling
+
+from ..recipe import check
+from ..record import Produced
+from ..training import exercises
+
+MODEL = Path(__file__).parent / "model"
+"""The trained model: configuration, int8 weights, prompts, held-out texts."""
+
+SEED = 11
+SAMPLED = Sampling(temperature=1.0, top_p=0.95, top_k=20, min_p=0.05)
+"""The defaults of the server with which the proposals measured."""
+
+COMPUTATIONS = {
+    "math-greedy": ("math", GREEDY, 1024),
+    "math-sampled": ("math", SAMPLED, 1024),
+    "code-greedy": ("code", GREEDY, 1024),
+    "code-sampled": ("code", SAMPLED, 1024),
+    "prompt-2k": ("2k", GREEDY, 64),
+    "prompt-8k": ("8k", GREEDY, 64),
+    "prompt-16k": ("16k", GREEDY, 64),
+}
+"""Name -> prompt, options of the sampler, tokens."""
+
+PART = 128
+"""Tokens of a text behind which the logits are stored too: a check that must not take long goes so far."""
+
+HELD_OUT = ("math", "text")
+"""Texts that the model was not trained on; ``code`` is the third."""
+
+NEEDLES = 7
+"""Seed of the haystacks."""
+
+ALLOWED = {"computation": tuple(COMPUTATIONS)}
+
+
+@cache
+def tensors():
+    """(Config, name -> tensor) of the golden model. Raises as ``read_quantised`` does."""
+    return read_quantised(MODEL)
+
+
+@cache
+def weights_hash():
+    """xxh3_128 over the golden model's files of configuration and weights, uint8 [16]."""
+    hasher = xxhash.xxh3_128()
+    for name in ("config.json", "model.safetensors"):
+        hasher.update((MODEL / name).read_bytes())
+    return np.frombuffer(hasher.digest(), np.uint8)
+
+
+@cache
+def reference():
+    """The golden model in the NumPy arithmetic."""
+    return ExactModel(*tensors())
+
+
+def _bytes(name):
+    return (MODEL / f"{name}.txt").read_bytes()
+
+
+def _ids(data):
+    return np.frombuffer(data, np.uint8).astype(np.int64)
+
+
+def held_out(name):
+    """Ids int64 [n] of the held-out text ``name``."""
+    return _ids(_bytes(f"heldout-{name}"))
+
+
+@cache
+def prompts():
+    """Name -> ids int64 [n] of the prompts: ``math`` and ``code`` as they are; 2,048, 8,192 and 16,384 bytes of the
+    held-out text and, behind an end of text, code."""
+    long = _bytes("heldout-text") + b"\0" + _bytes("heldout-code")
+    found = {name: _ids(_bytes(f"prompt-{name}")) for name in ("math", "code")}
+    return found | {f"{k}k": _ids(long[: k << 10]) for k in (2, 8, 16)}
+
+
+@cache
+def haystack(size, depths):
+    """(bytes, depth -> ``exercises.Needle``): needles at ``depths`` (percent) of ``size`` bytes of filler, which is the
+    held-out text, again and again where it is too short."""
+    rng = random.Random(NEEDLES)
+    lines = _bytes("heldout-text").splitlines(keepends=True)
+    return exercises.haystack(rng, size, depths, exercises.lines_of(lines, rng))
+
+
+def make_inputs(recipe):
+    """The arguments of ``reference.exact.generate.generate`` behind the model: dict of ``ids`` [n] int64, ``count``,
+    ``options`` and ``seed``. Raises CaseError on a recipe outside :data:`ALLOWED`."""
+    check("text", recipe, ALLOWED)
+    prompt, options, count = COMPUTATIONS[recipe["computation"]]
+    return {"ids": prompts()[prompt], "count": count, "options": options, "seed": SEED}
+
+
+def produce(recipe, compute=None):
+    """Inputs ``ids`` and ``weights``; outputs ``tokens`` int32 [count], ``logits`` float32 [vocab] of the row behind
+    them, and of a longer text ``part``, those of the row behind its first :data:`PART` tokens.
+
+    compute  function(ids, count, options, seed) -> reference.exact.generate.Text; None: the reference
+    """
+    given = make_inputs(recipe)
+    compute = partial(generate, reference()) if compute is None else compute
+    outputs = compute(**given)._asdict()
+    if given["count"] > PART:
+        outputs["part"] = compute(**{**given, "count": PART}).logits
+    return Produced({"ids": given["ids"], "weights": weights_hash()}, outputs, {})
+
+
+def grid():
+    """The seven."""
+    for name in COMPUTATIONS:
+        yield {"computation": name}

@@ -1,0 +1,102 @@
+"""Norms and rotation: sums of squares in the tree of 32 columns, as ``reference/exact/layers/norm.py``."""
+
+import math
+
+import numpy as np
+
+from ..jit import kernel
+from ..scalar import ONE, column_dot, one_nan, sigmoid
+
+SILU = {"sigmoid": False, "silu": True}
+
+
+@kernel
+def _inverse(x, eps, columns):
+    mean = column_dot(x, x, columns) / np.float32(x.size)
+    return ONE / np.float32(math.sqrt(mean + eps))
+
+
+@kernel
+def _rms_norm(x, weight, eps, out):
+    """x, out [n, groups, dim]; weight [groups, dim]."""
+    columns = np.empty(32, np.float32)
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            row, w, y = x[i, j], weight[j], out[i, j]
+            inverse = _inverse(row, eps, columns)
+            for d in range(row.size):
+                y[d] = one_nan(row[d] * inverse * w[d])
+
+
+@kernel
+def _gated_norm(x, gate, weight, eps, silu, out):
+    columns = np.empty(32, np.float32)
+    for i in range(len(x)):
+        row, g, y = x[i], gate[i], out[i]
+        inverse = _inverse(row, eps, columns)
+        if silu:
+            for d in range(row.size):
+                y[d] = one_nan(row[d] * inverse * weight[d] * one_nan(g[d] * sigmoid(g[d])))
+        else:
+            for d in range(row.size):
+                y[d] = one_nan(row[d] * inverse * weight[d] * sigmoid(g[d]))
+
+
+@kernel
+def _l2_norm(x, factor, out):
+    columns = np.empty(32, np.float32)
+    for i in range(len(x)):
+        row, y = x[i], out[i]
+        inverse = ONE / np.float32(math.sqrt(column_dot(row, row, columns) + np.float32(1e-6)))
+        for d in range(row.size):
+            y[d] = one_nan(row[d] * inverse * factor)
+
+
+@kernel
+def _rotate(x, table, out):
+    half = table.shape[1] // 2
+    for i in range(len(x)):
+        for j in range(x.shape[1]):
+            row, y = x[i, j], out[i, j]
+            for d in range(half):
+                a, b, cos, sin = row[d], row[d + half], table[i, d], table[i, d + half]
+                y[d] = one_nan(a * cos - b * sin)
+                y[d + half] = one_nan(b * cos + a * sin)
+            for d in range(2 * half, row.size):
+                y[d] = one_nan(row[d])
+
+
+def rms_norm(x, weight, eps):
+    """x * (1 / sqrt(ss / dim + eps)) * weight; arguments and result as ``reference.exact.norm.rms_norm``."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty(x.shape, np.float32)
+    weight = weight.reshape(-1, x.shape[-1])
+    shape = (-1, *weight.shape)
+    _rms_norm(x.reshape(shape), weight, np.float32(eps), out.reshape(shape))
+    return out
+
+
+def gated_norm(x, gate, weight, eps, activation):
+    """The output norm of Gated DeltaNet; arguments and result as ``reference.exact.norm.gated_norm``."""
+    x, gate = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(gate, np.float32)
+    out = np.empty(x.shape, np.float32)
+    rows = (-1, x.shape[-1])
+    _gated_norm(x.reshape(rows), gate.reshape(rows), weight, np.float32(eps), SILU[activation], out.reshape(rows))
+    return out
+
+
+def l2_norm(x, factor):
+    """x * (1 / sqrt(ss + 1e-6)) * factor; arguments and result as ``reference.exact.norm.l2_norm``."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty(x.shape, np.float32)
+    rows = (-1, x.shape[-1])
+    _l2_norm(x.reshape(rows), np.float32(factor), out.reshape(rows))
+    return out
+
+
+def rotate(x, table):
+    """Rotate the pairs (i, i + n_rot/2); arguments and result as ``reference.exact.norm.rotate``."""
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty(x.shape, np.float32)
+    _rotate(x, np.ascontiguousarray(table), out)
+    return out

@@ -1,0 +1,128 @@
+"""Short convolution and gated delta rule, in place on their states, as ``reference/exact/layers/recurrent.py``."""
+
+import numba
+import numpy as np
+
+from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
+
+from ..jit import kernel
+from ..scalar import ZERO, exp, one_nan, sigmoid, softplus
+
+ALONE = 1 << 20
+"""Elements of memory visited below which one thread does it all."""
+
+
+@kernel
+def _causal_conv(x, taps, past, dilation, out):
+    rows, channels = x.shape
+    held = len(past)
+    for row in range(rows):
+        y = out[row]
+        for tap in range(len(taps)):
+            place = row + tap * dilation
+            source = past[place] if place < held else x[place - held]
+            t = taps[tap]
+            if tap == 0:
+                for c in range(channels):
+                    y[c] = source[c] * t[c]
+            else:
+                for c in range(channels):
+                    y[c] = y[c] + source[c] * t[c]
+        for c in range(channels):
+            y[c] = one_nan(y[c])
+    for place in range(held):
+        # Ascending, so that nothing is overwritten before it has been moved.
+        source = past[place + rows] if place + rows < held else x[place + rows - held]
+        for c in range(channels):
+            past[place, c] = source[c]
+
+
+@kernel
+def _decay_beta(a, b, dt_bias, rate, decay, beta):
+    for row in range(len(a)):
+        for head in range(a.shape[1]):
+            decay[row, head] = exp(-(rate[head] * softplus(a[row, head] + dt_bias[head])))
+            beta[row, head] = sigmoid(b[row, head])
+
+
+@kernel
+def _add(columns, out):
+    """out [dim] = the columns [4, dim] as a butterfly."""
+    c0, c1, c2, c3 = columns[0], columns[1], columns[2], columns[3]
+    for v in range(out.size):
+        out[v] = (c0[v] + c2[v]) + (c1[v] + c3[v])
+
+
+@kernel
+def _head(head, q, k, v, decay, beta, memory, out):
+    m = memory[head]
+    keys, values = m.shape
+    key_head = head // (len(memory) // q.shape[1])
+    columns = np.empty((COLUMNS, values), np.float32)
+    correction = np.empty(values, np.float32)
+    for row in range(len(v)):
+        key, query, factor, share = k[row, key_head], q[row, key_head], decay[row, head], beta[row, head]
+        columns[:] = ZERO
+        for i in range(keys):
+            line, column, x = m[i], columns[i % COLUMNS], key[i]
+            for j in range(values):
+                faded = line[j] * factor
+                line[j] = faded
+                column[j] = column[j] + faded * x
+        _add(columns, correction)
+        for j in range(values):
+            correction[j] = share * (v[row, head, j] - correction[j])
+        columns[:] = ZERO
+        for i in range(keys):
+            line, column, x, y = m[i], columns[i % COLUMNS], key[i], query[i]
+            for j in range(values):
+                new = one_nan(line[j] + x * correction[j])
+                line[j] = new
+                column[j] = column[j] + new * y
+        result = out[row, head]
+        _add(columns, result)
+        for j in range(values):
+            result[j] = one_nan(result[j])
+
+
+@kernel(parallel=True)
+def _heads_all(q, k, v, decay, beta, memory, out):
+    for head in numba.prange(len(memory)):
+        _head(np.int64(head), q, k, v, decay, beta, memory, out)
+
+
+@kernel
+def _delta_rule(q, k, v, decay, beta, memory, out):
+    if memory.size * len(v) < ALONE:
+        for head in range(len(memory)):
+            _head(head, q, k, v, decay, beta, memory, out)
+    else:
+        _heads_all(q, k, v, decay, beta, memory, out)
+
+
+def causal_conv(x, taps, past, dilation=1, spans=None):
+    """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``."""
+    x = np.ascontiguousarray(x, np.float32)
+    check_spans(spans, past, len(x))
+    out = np.empty(x.shape, np.float32)
+    for mine, own in [(slice(None), past)] if spans is None else zip(spans, past, strict=True):
+        _causal_conv(x[mine], taps, own, dilation, out[mine])
+    return out
+
+
+def decay_beta(a, b, dt_bias, rate):
+    """Decay and beta of the delta rule; arguments and result as ``reference.exact.recurrent.decay_beta``."""
+    a, b = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
+    decay, beta = np.empty(a.shape, np.float32), np.empty(a.shape, np.float32)
+    _decay_beta(a, b, dt_bias, rate, decay, beta)
+    return decay, beta
+
+
+def delta_rule(q, k, v, decay, beta, memory, spans=None):
+    """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``."""
+    rows = [np.ascontiguousarray(x, np.float32) for x in (q, k, v, decay, beta)]
+    check_spans(spans, memory, len(v))
+    out = np.empty(v.shape, np.float32)
+    for mine, own in [(slice(None), memory)] if spans is None else zip(spans, memory, strict=True):
+        _delta_rule(*(x[mine] for x in rows), own, out[mine])
+    return out

@@ -1,0 +1,33 @@
+"""The CUDA backend: the operations, the layers and the sampler, as ``qsa.kernels.backend`` describes them.
+
+Importing it needs the extra cuda12 or cuda13; raises ImportError, saying so, where numba-cuda or CuPy is missing.
+"""
+
+try:
+    from . import layers
+    from . import sampler as row_sampler
+    from .append_index import append_index
+    from .append_kv import append_kv
+    from .attend import attend
+    from .block_scores import block_scores
+    from .device.containers import read_kv, to_device, to_host
+    from .device.graphs import Program, Staging, program_stream
+    from .select import select
+except ModuleNotFoundError as error:
+    raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
+
+__all__ = [
+    "Program",
+    "Staging",
+    "append_index",
+    "append_kv",
+    "attend",
+    "block_scores",
+    "layers",
+    "program_stream",
+    "read_kv",
+    "row_sampler",
+    "select",
+    "to_device",
+    "to_host",
+]

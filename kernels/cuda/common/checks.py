@@ -1,0 +1,27 @@
+"""Checks of device arrays and schedules that the operations share."""
+
+from ...ops import check_schedule, check_splits
+from ..toolchain.compiler import address, array_module
+
+__all__ = ["check_array", "check_schedule", "check_splits", "listed"]
+
+
+def listed(kv):
+    """The list of DeviceKVs that ``kv`` is, or is one of. Raises ValueError on none."""
+    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
+    if not kvs:
+        raise ValueError(f"kv: {kv}: must be a DeviceKV, or a list of one or more")
+    return kvs
+
+
+def check_array(name, array, dtype, shape, alignment=16):
+    """Raises ValueError unless the device array ``array`` has ``dtype`` and ``shape``, is C-contiguous and starts at a
+    multiple of ``alignment`` bytes: 16, as vector loads want it, unless its elements are read one by one."""
+    if not isinstance(array, array_module().ndarray):
+        raise ValueError(f"{name}: {type(array).__name__}: must be an array on the device")
+    if array.dtype != dtype or array.shape != tuple(shape):
+        raise ValueError(f"{name}: {array.dtype} {array.shape}: must be {dtype} {tuple(shape)}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{name}: strides {array.strides}: must be C-contiguous")
+    if array.size and address(array) % alignment:
+        raise ValueError(f"{name}: address {address(array):#x}: must be a multiple of {alignment}")

@@ -1,0 +1,23 @@
+"""What lies on the device and is not a kernel: containers of K/V and index, scratch, graphs, guarded buffers."""
+
+from .containers import CODINGS, SLOT_FIELDS, DeviceIndex, DeviceKV, read_kv, slot_table, to_device, to_host
+from .graphs import Graph, Program, Staging, program_stream
+from .scratch import GUARD, Guarded, StreamScratch
+
+__all__ = [
+    "CODINGS",
+    "GUARD",
+    "SLOT_FIELDS",
+    "DeviceIndex",
+    "DeviceKV",
+    "Graph",
+    "Guarded",
+    "Program",
+    "Staging",
+    "StreamScratch",
+    "program_stream",
+    "read_kv",
+    "slot_table",
+    "to_device",
+    "to_host",
+]

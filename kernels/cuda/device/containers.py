@@ -1,0 +1,159 @@
+"""Containers on the device: K/V, the indexer's buffers, graphs, scratch, guarded buffers.
+
+The pool's layout is the reference's: codes [pages, n_head_kv, page_size, x], scales [pages, n_head_kv, page_size,
+groups] float16. Only ``append_kv``, ``attend`` and ``to_host`` know it. A kernel finds the pools of a slot through one
+row of a slot table (:func:`slot_table`), so that any number of slots costs one argument.
+"""
+
+import weakref
+
+import numpy as np
+
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV, Pool, Side
+from qsa.reference.kv import read_kv as _read_kv
+
+from ..toolchain.compiler import address, array_module, as_numpy, pinned
+
+CODINGS = ("int8", "q4_0", "fp16")
+"""Codings that a device pool may have; a slot table holds their places in this tuple."""
+
+SLOT_FIELDS = (
+    "k_codes",
+    "k_scale",
+    "v_codes",
+    "v_scale",
+    "table",
+    "host_k_codes",
+    "host_k_scale",
+    "host_v_codes",
+    "host_v_scale",
+    "page_size",
+    "table_size",
+    "k_coding",
+    "v_coding",
+)
+"""Columns of a slot table: addresses (0 where there is no host copy), sizes, places in :data:`CODINGS`."""
+
+
+class DeviceKV:
+    """K and V of one slot on the device; as ``reference.kv.PagedKV`` but for where its arrays lie.
+
+    ``pool`` has ``k`` and ``v`` as :class:`reference.kv.Side` of device arrays; ``table`` [logical pages] int32 on the
+    device, to be changed in place; ``host`` a :class:`reference.kv.Pool` in page-locked memory, or None. Raises
+    ValueError on format ``f64``, which exists in the reference alone.
+    """
+
+    def __init__(self, kv: PagedKV):
+        xp = array_module()
+        pool = kv.pool
+        if pool.k.coding not in CODINGS:
+            raise ValueError(f"format = {pool.format!r}: a device pool is int8, q4_0, k8v4 or fp16")
+        self.format, self.n_pages, self.page_size, self.geometry = (
+            pool.format,
+            pool.n_pages,
+            pool.page_size,
+            pool.geometry,
+        )
+        self.k, self.v = (Side(side.coding, xp.array(side.codes), xp.array(side.scale)) for side in (pool.k, pool.v))
+        self.table = xp.array(kv.table)
+        self.host, self._host_views = None, ()
+        if kv.host is not None:
+            self.host = Pool(pool.format, kv.host.n_pages, pool.page_size, pool.geometry)
+            sides, views = [], []
+            for side in (kv.host.k, kv.host.v):
+                codes, codes_view = pinned(side.codes.shape, side.codes.dtype)
+                scale, scale_view = pinned(side.scale.shape, side.scale.dtype)
+                codes[...], scale[...] = side.codes, side.scale
+                sides.append(Side(side.coding, codes, scale))
+                views += [codes_view, scale_view]
+            self.host.k, self.host.v = sides
+            self._host_views = tuple(views)
+        self._slot_tables = {}
+
+    @property
+    def pool(self):
+        """The pool: this object itself, which has a pool's fields."""
+        return self
+
+    @property
+    def capacity(self):
+        """Cells that the page table can address."""
+        return self.table.size * self.page_size
+
+    def slot_row(self):
+        """This slot's row of a slot table, int64 [13]."""
+        arrays = [self.k.codes, self.k.scale, self.v.codes, self.v.scale, self.table]
+        host = list(self._host_views) or [None] * 4
+        addresses = [0 if a is None or a.size == 0 else address(a) for a in (*arrays, *host)]
+        codings = [CODINGS.index(side.coding) for side in (self.k, self.v)]
+        return np.array([*addresses, self.page_size, self.table.size, *codings], np.int64)
+
+
+class DeviceIndex:
+    """The indexer's buffers of one slot on the device, with the fields of ``reference.index.Index``."""
+
+    NAMES = ("tail", "dead", "pooled", "weight", "rope", "rope0")
+
+    def __init__(self, index: Index):
+        if index.pooled.dtype != np.float32:
+            raise ValueError(f"index: {index.pooled.dtype}: a device index is float32")
+        xp = array_module()
+        self.geometry = index.geometry
+        for name in self.NAMES:
+            setattr(self, name, xp.array(getattr(index, name)))
+
+    @property
+    def max_blocks(self):
+        """Blocks that fit, the spare one included."""
+        return len(self.pooled)
+
+
+def slot_table(kvs):
+    """Slot table int64 [slots, 13] on the device of a list of :class:`DeviceKV`; made once per list of slots.
+
+    Make it, by one call of the operation, before a graph capture.
+    """
+    first, key = kvs[0], tuple(id(kv) for kv in kvs)
+    found = first._slot_tables.get(key)
+    if found is None or any(seen() is not kv for seen, kv in zip(found[0], kvs, strict=True)):
+        rows = array_module().array(np.stack([kv.slot_row() for kv in kvs]))
+        found = first._slot_tables[key] = ([weakref.ref(kv) for kv in kvs], rows)
+    return found[1]
+
+
+def to_device(x):
+    """A copy on the device of a NumPy array, a PagedKV, an Index, or a list of them; None stays."""
+    if isinstance(x, PagedKV):
+        return DeviceKV(x)
+    if isinstance(x, Index):
+        return DeviceIndex(x)
+    if isinstance(x, (list, tuple)):
+        return [to_device(one) for one in x]
+    return None if x is None else array_module().array(x)
+
+
+def to_host(x):
+    """The inverse of :func:`to_device`: NumPy arrays and the reference's containers; waits for the device."""
+    if isinstance(x, DeviceKV):
+        pool = Pool(x.format, x.n_pages, x.page_size, x.geometry)
+        pool.k, pool.v = (Side(s.coding, as_numpy(s.codes), as_numpy(s.scale)) for s in (x.k, x.v))
+        host = None
+        if x.host is not None:
+            host = Pool(x.format, x.host.n_pages, x.page_size, x.geometry)
+            host.k, host.v = (Side(s.coding, s.codes.copy(), s.scale.copy()) for s in (x.host.k, x.host.v))
+        return PagedKV(pool, as_numpy(x.table), host)
+    if isinstance(x, DeviceIndex):
+        index = Index.__new__(Index)
+        index.geometry = x.geometry
+        for name in x.NAMES:
+            setattr(index, name, as_numpy(getattr(x, name)))
+        return index
+    if isinstance(x, (list, tuple)):
+        return [to_host(one) for one in x]
+    return None if x is None else as_numpy(x)
+
+
+def read_kv(kv, cells):
+    """The logical ``cells`` of a :class:`DeviceKV`, as ``reference.kv.read_kv`` gives them, on the host."""
+    return _read_kv(to_host(kv), cells)

@@ -1,0 +1,161 @@
+"""Calls that are made again and again: their inputs in fixed buffers, their launches in a graph.
+
+Without a device (the simulator) a program is carried out every time, over the same buffers.
+"""
+
+import numpy as np
+
+from ..toolchain.compiler import address, array_module, cuda, int32, int64, kernel, launch, pinned
+from ..toolchain.ptx import ld_global_i64, st_global_i64
+from ..toolchain.ptx_rows import PtxRow, signature_of
+
+WORD = 8
+ALIGNED = 16
+"""Bytes to a multiple of which every array of a staging is aligned: what vector loads want."""
+
+THREADS = 256
+
+
+@kernel()
+def move_kernel(source, target, words):
+    """Copy ``words`` of 8 bytes between two addresses. Grid (words / 256)."""
+    word = int32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    if word < words:
+        st_global_i64(target + int64(word) * WORD, ld_global_i64(source + int64(word) * WORD))
+
+
+class Staging:
+    """Arrays of a call on the device that are filled from the host: one copy a call moves them all.
+
+    ``arrays``: name -> NumPy array, for shapes and dtypes. :attr:`arrays` are those on the device: name -> array.
+    """
+
+    def __init__(self, arrays):
+        places, end = {}, 0
+        for name, array in arrays.items():
+            places[name] = slice(end, end + array.nbytes)
+            end += -(-array.nbytes // ALIGNED) * ALIGNED
+        words = max(1, end // WORD)
+        host, self._seen = pinned((words,), np.int64)
+        self._words = array_module().zeros((words,), np.int64)
+        bytes_ = {side: whole.view(np.uint8) for side, whole in (("host", host), ("device", self._words))}
+
+        def views(side):
+            return {
+                name: bytes_[side][places[name]].view(array.dtype).reshape(array.shape)
+                for name, array in arrays.items()
+            }
+
+        self._host, self.arrays = views("host"), views("device")
+
+    def fill(self, arrays):
+        """Write ``arrays`` (as given at first) into the host's side. An earlier :meth:`move` must be over."""
+        for name, array in arrays.items():
+            self._host[name][...] = array
+
+    def move(self):
+        """Copy the host's side to the device: a launch, which can be captured."""
+        words = self._words.size
+        launch(move_kernel, -(-words // THREADS), THREADS, (address(self._seen), address(self._words), words))
+
+
+class Program:
+    """What ``record()`` launches, as often as it is called.
+
+    The first call carries it out, the second captures it in a graph and launches that, later ones launch the graph
+    again. So nothing is compiled, loaded or looked up for the first time during the capture, and no call is made twice
+    for its effects. Everything ``record`` allocates comes from a pool of the program's own and stays where it is.
+
+    stream  a CuPy stream, not the default one; programs that read each other's results share it. A call waits for what
+            the current stream was given before, and the current stream for the call. None in the simulator.
+
+    ``result``: what ``record`` returned last; :attr:`generation` counts those results, whose arrays differ.
+    """
+
+    def __init__(self, record, stream):
+        self._record, self.stream = record, stream
+        self._graph = self._done = None
+        self.result, self.generation = None, 0
+        self._pool = None if stream is None else array_module().cuda.MemoryPool()
+
+    def wait(self):
+        """Wait for the last call."""
+        if self._done is not None:
+            self._done.synchronize()
+
+    def __call__(self):
+        """Carry it out behind all that the current stream was given; returns :attr:`result` at once."""
+        if self.stream is None:
+            return self._make()
+        current = array_module().cuda.get_current_stream()
+        other = current.ptr != self.stream.ptr
+        if other:
+            self.stream.wait_event(current.record())
+        with self.stream:
+            if self._graph is None:
+                with array_module().cuda.using_allocator(self._pool.malloc):
+                    if self.generation == 0:
+                        self._make()
+                    else:
+                        self._capture()
+            if self._graph is not None:
+                self.launch()
+        self._done = self.stream.record()
+        if other:
+            current.wait_event(self._done)
+        return self.result
+
+    def launch(self):
+        """Launch the captured graph alone, on the program's stream, ordered with no other; returns at once."""
+        self._graph.launch(stream=self.stream)
+
+    def _make(self):
+        self.result = self._record()
+        self.generation += 1
+        return self.result
+
+    def _capture(self):
+        self.stream.begin_capture()
+        try:
+            self._make()
+        finally:
+            graph = self.stream.end_capture()
+        self._graph = graph
+
+
+def program_stream():
+    """A stream for programs; None in the simulator."""
+    cuda = getattr(array_module(), "cuda", None)
+    return None if cuda is None else cuda.Stream(non_blocking=True)
+
+
+class Graph:
+    """A captured graph of what ``record()`` launches on the current device; :meth:`replay` launches it again.
+
+    ``record`` runs twice: once to compile and set attributes, once captured. Raises RuntimeError when it returns False,
+    a refusal. Attributes: ``stream`` (a CuPy stream), on which it was captured and is replayed.
+    """
+
+    def __init__(self, record):
+        cupy = array_module()
+        self.stream = cupy.cuda.Stream(non_blocking=True)
+        cupy.cuda.get_current_stream().synchronize()
+        with self.stream:
+            if record() is False:
+                raise RuntimeError("graph: the operation was refused")
+            self.stream.synchronize()
+            self.stream.begin_capture()
+            record()
+            self._graph = self.stream.end_capture()
+
+    def replay(self):
+        """Launch the graph on its stream, behind all that the current stream was given before; returns at once."""
+        current = array_module().cuda.get_current_stream()
+        if current.ptr != self.stream.ptr:
+            self.stream.wait_event(current.record())
+        self._graph.launch(stream=self.stream)
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    yield PtxRow("program_move", move_kernel, signature_of("int64", "int64", "int64"))

@@ -1,0 +1,209 @@
+"""Router and experts on CUDA, with the bytes of ``reference/exact/layers/experts.py``.
+
+A row and one of its experts are a pair. Up to :data:`ALONE` rows every pair is multiplied by itself, as reading the
+weights is all that it costs; more rows are sorted by expert first, so that pairs of one expert share its weights.
+"""
+
+import numpy as np
+
+from ..common.scalar import ALL, NAN_BITS, exp, one_nan
+from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, view
+from ..toolchain.compiler import (
+    address,
+    array_module,
+    cuda,
+    device_function,
+    float32,
+    int32,
+    int64,
+    kernel,
+    launch,
+    libdevice,
+    specialised,
+)
+from ..toolchain.ptx import (
+    float_as_int,
+    int_as_float,
+    ld_global_f32_nc,
+    ld_global_i64_nc,
+    st_global_f32,
+    st_global_i64,
+)
+from ..toolchain.ptx_rows import PtxRow, integers
+from .fixed_rows import fixed_rows
+from .matrix import FEW, MANY, SOME, THREADS, matrix_kernel, tensor_cores
+from .sort_pairs import MOST_EXPERTS, sorted_pairs
+
+ALONE = 8
+"""Rows up to which pairs are not sorted."""
+
+WARP = 32
+ROUTED = 8
+"""Rows, a warp each, of a thread block of the router."""
+
+LAST = 0x7FFFFFFF
+
+
+@device_function
+def _key(x, expert):
+    """int64 that orders as the router prefers: value, -0 as +0 and NaN below all numbers, then the lower expert."""
+    bits = float_as_int(libdevice.fadd_rn(x, float32(0)))
+    value = int32(bits ^ LAST) if bits < 0 else bits
+    if x != x:
+        value = int32(-LAST - 1)
+    return int64(value) * 4294967296 + int64(LAST - expert)
+
+
+@specialised
+def route_kernel():
+    """The kernel of :func:`route`: a warp to a row, block (32, rows). Address and row stride of ``logits``, addresses
+    of ``ids`` and ``shares`` [rows, top], how many ``rows`` and ``experts``, ``top``."""
+
+    @kernel()
+    def route_rows(logits, row_stride, ids, shares, rows, experts, top):
+        lane = int32(cuda.threadIdx.x)
+        row = int64(cuda.blockIdx.x * cuda.blockDim.y + cuda.threadIdx.y)
+        if row >= rows:
+            return
+        logits += row * row_stride
+        chosen = int32(0)
+        last = int64(LAST) * 4294967296
+        for rank in range(top):
+            best = int64(-LAST - 1) * 4294967296
+            expert = lane
+            while expert < experts:
+                key = _key(ld_global_f32_nc(logits + int64(expert) * 4), expert)
+                if key < last and key > best:
+                    best = key
+                expert = int32(expert + WARP)
+            for stride in (16, 8, 4, 2, 1):
+                best = max(best, cuda.shfl_xor_sync(ALL, best, stride))
+            last = best
+            if lane == rank:
+                chosen = int32(LAST - (best & LAST))
+        x = ld_global_f32_nc(logits + int64(chosen) * 4)
+        mass = exp(libdevice.fsub_rn(x, cuda.shfl_sync(ALL, x, 0)))
+        total = cuda.shfl_sync(ALL, mass, 0)
+        for rank in range(1, top):
+            total = libdevice.fadd_rn(total, cuda.shfl_sync(ALL, mass, rank))
+        if lane < top:
+            st_global_i64(ids + (row * top + lane) * 8, int64(chosen))
+            st_global_f32(shares + (row * top + lane) * 4, one_nan(libdevice.fdiv_rn(mass, total)))
+
+    return route_rows
+
+
+def route(logits, top):
+    """The experts of each row and their shares; as ``reference.exact.experts.route``.
+
+    logits [rows, experts] float32 on the device, any row stride; ``top`` from 1 to 32, the lanes of a warp, and at most
+    the number of experts. Returns ``ids`` [rows, top] int64 and ``shares`` [rows, top] float32.
+    Raises ValueError on anything else. One launch.
+    """
+    check_float("logits", logits)
+    if logits.ndim != 2:
+        raise ValueError(f"logits: shape {tuple(logits.shape)}: must be [rows, experts]")
+    rows, experts = logits.shape
+    if not 1 <= top <= min(experts, WARP):
+        raise ValueError(f"top = {top}: must be from 1 to {min(experts, WARP)}")
+    ids, shares = array_module().empty((rows, top), np.int64), empty((rows, top))
+    if rows:
+        seen, each = view("logits", logits), min(rows, ROUTED)
+        arguments = seen.address, seen.row, address(ids), address(shares), rows, experts, top
+        launch(route_kernel(), -(-rows // each), (WARP, each), arguments)
+    return ids, shares
+
+
+@specialised
+def combine_kernel():
+    """The kernel that adds the experts of a row by share, in rank order. Grid ``views.element_grid`` of [rows, 1, n];
+    addresses of ``parts`` [rows, top, n] and ``ids`` [rows, top], address, row stride and step of ``shares``, address
+    of ``out``, ``top``, ``n``, how many ``experts``."""
+
+    @kernel()
+    def combine(parts, ids, shares, s_row, s_step, out, top, n, experts):
+        row = int64(cuda.blockIdx.x)
+        first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
+        parts += row * top * n * 4
+        shares += row * s_row
+        known = True
+        for rank in range(top):
+            expert = ld_global_i64_nc(ids + (row * top + rank) * 8)
+            known = known and expert >= 0 and expert < experts
+        for i in range(PER_THREAD):
+            d = int32(first + i * cuda.blockDim.x)
+            if d < n:
+                at = parts + int64(d) * 4
+                total = libdevice.fmul_rn(ld_global_f32_nc(shares), ld_global_f32_nc(at))
+                for rank in range(1, top):
+                    share = ld_global_f32_nc(shares + rank * s_step)
+                    part = ld_global_f32_nc(at + rank * n * 4)
+                    total = libdevice.fadd_rn(total, libdevice.fmul_rn(share, part))
+                value = one_nan(total) if known else int_as_float(int32(NAN_BITS))
+                st_global_f32(out + (row * n + d) * 4, value)
+
+    return combine
+
+
+def _products(x, weight, pairs, choice, table, order, per_row):
+    """float32 [pairs, outputs]: the fixed-point rows ``x`` (limbs, exponents) of pairs by their experts."""
+    out = empty((pairs, weight.outputs))
+    units, groups = weight.codes.shape[1:3]
+    form = FEW if choice == "each" else MANY if tensor_cores() else SOME
+    arrays = [address(one) for one in (weight.codes, weight.scale, *x, table)]
+    places = *arrays, 0 if order is None else address(order), address(out)
+    blocks = pairs if choice == "each" else len(table)
+    sizes = pairs, per_row, weight.outputs, units, groups, len(weight.codes)
+    chosen = matrix_kernel(*form, choice, tensor_cores())
+    launch(chosen, (blocks, -(-units // form[0])), THREADS, (*places, *sizes))
+    return out
+
+
+def experts(x, ids, shares, gate_up, down):
+    """The chosen experts' outputs by share; as ``reference.exact.experts.experts``.
+
+    x        [rows, hidden] float32, any row stride
+    ids      [rows, top] int64, copied unless C-contiguous; shares [rows, top] float32
+    gate_up  LoadedLinear [experts, 2 * width, hidden]; down [experts, hidden, width], at most 12,288 experts
+
+    Returns float32 [rows, hidden]; a row with an id outside the experts is NaN. Raises ValueError on other shapes,
+    dtypes and layouts. Five launches, six beyond :data:`ALONE` rows.
+    """
+    check_float("x", x)
+    count, width = len(gate_up.codes), down.inputs
+    if gate_up.codes.ndim != 5 or down.codes.ndim != 5 or len(down.codes) != count or count > MOST_EXPERTS:
+        raise ValueError(f"gate_up, down: {count} and {len(down.codes)} experts: must be as many, up to {MOST_EXPERTS}")
+    if gate_up.outputs != 2 * width or gate_up.inputs != down.outputs:
+        sizes = f"{gate_up.outputs} x {gate_up.inputs} and {down.outputs} x {width}"
+        raise ValueError(f"gate_up, down: {sizes}: must be 2 * width x hidden and hidden x width")
+    if x.ndim != 2 or x.shape[1] != gate_up.inputs:
+        raise ValueError(f"x: shape {tuple(x.shape)}: must be [rows, {gate_up.inputs}]")
+    seen, rows = view("x", x), len(x)
+    if not isinstance(ids, array_module().ndarray) or ids.dtype != np.int64:
+        raise ValueError(f"ids: {type(ids).__name__}: must be a device array of int64")
+    if ids.ndim != 2 or len(ids) != rows or not ids.shape[1]:
+        raise ValueError(f"ids: shape {tuple(ids.shape)}: must be [{rows}, top]")
+    ids = array_module().ascontiguousarray(ids)
+    check_shape("shares", shares, ids.shape)
+    top, given = ids.shape[1], view("shares", shares)
+    out = empty(x.shape)
+    if not out.size:
+        return out
+    pairs = rows * top
+    choice, table, order = "each", ids, None
+    if rows > ALONE:
+        choice, (table, order) = "grouped", sorted_pairs(ids, pairs, count)
+    fixed = fixed_rows((seen.address, seen.row), rows, seen.n)
+    both = _products(fixed, gate_up, pairs, choice, table, order, top)
+    fixed = fixed_rows((address(both), 8 * width), pairs, width, gated=True)
+    parts = _products(fixed, down, pairs, choice, table, order, 1)
+    grid, threads = element_grid(rows, 1, seen.n)
+    places = address(parts), address(ids), given.address, given.row, 4, address(out)
+    launch(combine_kernel(), grid, threads, (*places, top, seen.n, count))
+    return out
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    yield PtxRow("route", route_kernel.build(), integers(7))
+    yield PtxRow("combine_experts", combine_kernel.build(), integers(9))

@@ -1,0 +1,203 @@
+"""Activations, gates and residual streams, element by element, as ``reference/exact/layers/gates.py``.
+
+Arrays lie on the device; inputs may be views whose last axis is contiguous (``views.py``), results are new and
+C-contiguous. Every operation is one launch.
+"""
+
+import numpy as np
+
+from ..common.scalar import one_nan, sigmoid
+from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, float_bits, view
+from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
+from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
+from ..toolchain.ptx_rows import PtxRow, integers
+from .elements import elements
+from .norm import BY_BLOCK, BY_WARP, vector_grid
+
+LEAST = 1e-6
+"""Below it PLE's gate takes no root."""
+
+
+@specialised
+def mix_kernel():
+    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; places of ``normed`` and
+    ``share``, address of ``out``, how many streams, ``n`` dims, the bits of 1 / streams."""
+
+    @kernel()
+    def mix(normed, x_row, x_step, share, s_row, s_step, out, streams, n, value):
+        row = int64(cuda.blockIdx.x)
+        first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
+        normed += row * x_row
+        share += row * s_row
+        out += row * n * 4
+        for i in range(PER_THREAD):
+            d = int32(first + i * cuda.blockDim.x)
+            if d < n:
+                x, s = normed + int64(d) * 4, share + int64(d) * 4
+                total = libdevice.fmul_rn(sigmoid(ld_global_f32_nc(s)), ld_global_f32_nc(x))
+                for stream in range(1, streams):
+                    factor = sigmoid(ld_global_f32_nc(s + stream * s_step))
+                    total = libdevice.fadd_rn(total, libdevice.fmul_rn(factor, ld_global_f32_nc(x + stream * x_step)))
+                total = libdevice.fmul_rn(total, int_as_float(int32(value)))
+                st_global_f32(out + int64(d) * 4, one_nan(total))
+
+    return mix
+
+
+@specialised
+def ngram_kernel(wide):
+    """The kernel of :func:`ngram_gate`; ``wide``: a thread block to a stream, else a warp.
+
+    Grid ``norm.vector_grid``. Places of ``key`` and ``query``, address and row stride of ``value``, address of ``out``,
+    how many streams, ``n`` dims, the bits of float32(sqrt(n)).
+    """
+    own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
+
+    @kernel()
+    def ngram(key, k_row, k_step, query, q_row, q_step, value, v_row, out, streams, n, root):
+        lane, stream = own_vector()
+        if not wide and stream >= streams:
+            return
+        row = int64(cuda.blockIdx.x)
+        key += row * k_row + stream * k_step
+        query += row * q_row + stream * q_step
+        value += row * v_row
+        out += (row * streams + stream) * n * 4
+        s = dot(key, query, n, lane)
+        s = libdevice.fdiv_rn(s, int_as_float(int32(root)))
+        # Whichever way it compares, a NaN in s reaches the sigmoid.
+        magnitude = libdevice.fabsf(s)
+        if magnitude < float32(LEAST):
+            magnitude = float32(LEAST)
+        r = libdevice.fsqrt_rn(magnitude)
+        if not s > float32(0):
+            r = -r if s < float32(0) else s
+        gate = sigmoid(r)
+        d = lane
+        while d < n:
+            at = int64(d) * 4
+            st_global_f32(out + at, one_nan(libdevice.fmul_rn(gate, ld_global_f32_nc(value + at))))
+            d = int32(d + lanes)
+
+    return ngram
+
+
+def scaled_silu(x, divisor):
+    """silu(x / divisor); x float32 of any shape. Raises ValueError on another dtype or layout."""
+    seen = view("x", x)
+    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), value=divisor)
+
+
+def silu(x):
+    """x * sigmoid(x), float32 of any shape: a quotient by 1 is exact. Raises ValueError as :func:`scaled_silu`."""
+    return scaled_silu(x, 1)
+
+
+def swiglu(gate_up):
+    """silu(gate) * up of ``gate_up`` [rows, 2 * width] float32; as ``reference.exact.gates.swiglu``.
+
+    Raises ValueError on another shape, dtype or layout.
+    """
+    check_float("gate_up", gate_up)
+    if gate_up.ndim != 2 or gate_up.shape[1] % 2:
+        raise ValueError(f"gate_up: shape {tuple(gate_up.shape)}: must be [rows, 2 * width]")
+    seen = view("gate_up", gate_up)
+    rows, width = seen.rows, seen.n // 2
+    up = (seen.address + 4 * width, seen.row, 0, 4)
+    return elements("swiglu", (rows, width), rows, 1, width, (*seen.place, 4), up)
+
+
+def sigmoid_gate(x, gate):
+    """x * sigmoid(gate); as ``reference.exact.gates.sigmoid_gate``.
+
+    x [rows, ...] float32; gate in the shape of x, or [rows, 1] for an x [rows, n]. Raises ValueError on other shapes,
+    dtypes and layouts.
+    """
+    seen, other = view("x", x), view("gate", gate)
+    one = x.ndim == 2 and gate.shape == (len(x), 1)
+    if not one:
+        check_shape("gate", gate, x.shape)
+    gates = (*other.place, 0 if one else 4)
+    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), gates)
+
+
+def _streams(name, x):
+    """View of ``x`` [rows, streams, hidden]. Raises ValueError on anything else."""
+    check_float(name, x)
+    if x.ndim != 3 or not x.shape[1]:
+        raise ValueError(f"{name}: shape {tuple(x.shape)}: must be [rows, streams, hidden]")
+    return view(name, x)
+
+
+def mix_streams(normed, share):
+    """Mean over the streams of sigmoid(share) * normed; as ``reference.exact.gates.mix_streams``.
+
+    normed, share [rows, streams, hidden] float32. Returns float32 [rows, hidden]. Raises ValueError on other shapes,
+    dtypes and layouts.
+    """
+    seen, other = _streams("normed", normed), _streams("share", share)
+    check_shape("share", share, normed.shape)
+    out = empty((seen.rows, seen.n))
+    if out.size:
+        grid, threads = element_grid(seen.rows, 1, seen.n)
+        arguments = (*seen.place, *other.place, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
+        launch(mix_kernel(), grid, threads, arguments)
+    return out
+
+
+def inject(streams, share, y):
+    """streams + (2 * sigmoid(share / number of streams)) * y; as ``reference.exact.gates.inject``.
+
+    streams [rows, streams, hidden], share [rows, streams], y [rows, hidden] float32. Returns float32 in the shape of
+    streams. Raises ValueError on other shapes, dtypes and layouts.
+    """
+    seen, shares, added = _streams("streams", streams), view("share", share), view("y", y)
+    check_shape("share", share, streams.shape[:2])
+    check_shape("y", y, (seen.rows, seen.n))
+    places = (*seen.place, 4), (shares.address, shares.row, 4, 0), (*added.place, 4)
+    return elements("inject", streams.shape, *seen[1:4], *places, value=seen.middle)
+
+
+def ngram_gate(key, query, value):
+    """sigmoid(r) * value per stream, r the signed root of key . query; as ``reference.exact.gates.ngram_gate``.
+
+    key, query [rows, streams, hidden], value [rows, hidden] float32. Returns float32 in the shape of key.
+    Raises ValueError on other shapes, dtypes and layouts.
+    """
+    keys, queries, values = _streams("key", key), _streams("query", query), view("value", value)
+    check_shape("query", query, key.shape)
+    check_shape("value", value, (keys.rows, keys.n))
+    out = empty(key.shape)
+    if out.size:
+        wide, grid, block = vector_grid(*keys[1:4])
+        places = *keys.place, *queries.place, values.address, values.row, address(out)
+        root = float_bits(np.float32(np.sqrt(keys.n)))
+        launch(ngram_kernel(wide), grid, block, (*places, keys.middle, keys.n, root))
+    return out
+
+
+def add(x, y):
+    """x + y, one NaN. x [rows, ..., n] float32; y in the shape of x, or [rows, 1, n] for an x [rows, streams, n].
+
+    Raises ValueError on other shapes, dtypes and layouts.
+    """
+    seen, other = view("x", x), view("y", y)
+    if not (x.ndim == 3 and tuple(y.shape) == (seen.rows, 1, seen.n)):
+        check_shape("y", y, x.shape)
+    return elements("add", x.shape, *seen[1:4], (*seen.place, 4), (*other.stretched(seen.middle), 4))
+
+
+def add_gated(x, gated, mixed):
+    """x + (gated + silu(mixed)), float32 of one shape. Raises ValueError on other shapes, dtypes and layouts."""
+    seen = view("x", x)
+    check_shape("gated", gated, x.shape)
+    check_shape("mixed", mixed, x.shape)
+    places = [(*view(name, one).place, 4) for name, one in (("x", x), ("gated", gated), ("mixed", mixed))]
+    return elements("add_gated", x.shape, *seen[1:4], *places)
+
+
+def ptx_rows():
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    yield PtxRow("mix_streams", mix_kernel.build(), integers(10))
+    for wide in (False, True):
+        yield PtxRow(f"ngram_gate{'_wide' * wide}", ngram_kernel.build(wide), integers(12))

@@ -1,0 +1,78 @@
+"""The simulator's arithmetic instructions: the names and arguments of ``ptx.ARITHMETIC``."""
+
+from functools import cache
+
+import numpy as np
+
+from .numbers import bits, from_bits, int32
+from .state import FULL
+
+_f32 = np.float32
+
+float_as_int, int_as_float = bits, from_bits
+
+
+def _bytes(x, signed):
+    return [b - 256 if signed and b > 127 else b for b in (int(x) & FULL).to_bytes(4, "little")]
+
+
+def dp4a_s8(a, b, c):
+    """c plus the product of the signed bytes of a and b."""
+    return int32(c + sum(x * y for x, y in zip(_bytes(a, True), _bytes(b, True), strict=True)))
+
+
+def dp4a_u8s8(a, b, c):
+    """c plus the product of the unsigned bytes of a and the signed ones of b."""
+    return int32(c + sum(x * y for x, y in zip(_bytes(a, False), _bytes(b, True), strict=True)))
+
+
+@cache
+def _shifts(selector):
+    """For each of four nibbles of a prmt's selector the shift of its byte, and whether its sign is replicated."""
+    return [(8 * (selector >> 4 * i & 7), selector >> 4 * i & 8) for i in range(4)]
+
+
+def join_four(a, b, c, d):
+    """See ``ptx.JOINS``."""
+    return a + (b << 8) + (c << 16) + (d << 24)
+
+
+def prmt(a, b, selector):
+    """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
+    pool, result, at = (a & FULL) | (b & FULL) << 32, 0, 0
+    for shift, sign in _shifts(selector):
+        byte = pool >> shift & 255
+        result |= (-(byte >> 7) & 255 if sign else byte) << at
+        at += 8
+    return int32(result)
+
+
+def _rounded(round_, low, high):
+    def convert(x):
+        x = _f32(x)
+        if x != x:
+            return 0
+        return int(min(max(float(round_(x)), low), high))
+
+    return convert
+
+
+rint_u32 = _rounded(np.rint, 0, FULL)
+rint_s32 = _rounded(np.rint, -(1 << 31), (1 << 31) - 1)
+floor_s32 = _rounded(np.floor, -(1 << 31), (1 << 31) - 1)
+trunc_s32 = _rounded(np.trunc, -(1 << 31), (1 << 31) - 1)
+
+
+def half_to_float(x):
+    """float32 of the half in the low 16 bits."""
+    return _f32(np.uint16(int(x) & 0xFFFF).view(np.float16))
+
+
+def float_to_half(x):
+    """Bits of ``x`` rounded to a half."""
+    return int(np.float16(_f32(x)).view(np.uint16))
+
+
+def ex2_approx(x):
+    """2^x."""
+    return np.exp2(_f32(x))

@@ -1,0 +1,25 @@
+"""Mixture of experts in the exact arithmetic; formulas as ``reference/model/moe.py``, experts added in rank order."""
+
+from qsa.reference.exact.layers.linear import joined
+
+
+def load(tensors, layers):
+    """Weights of one layer as :func:`forward` takes them; router, shared expert and its gate are one matrix."""
+    first = "gate", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert_gate"
+    return {
+        "in": layers.load_linear(joined([tensors[name + ".weight"] for name in first])),
+        "shared_down": layers.load_linear(tensors["shared_expert.down_proj.weight"]),
+        "gate_up": layers.load_linear(tensors["experts.gate_up_proj"]),
+        "down": layers.load_linear(tensors["experts.down_proj"]),
+    }
+
+
+def forward(x, weights, config, layers):
+    """``x`` [n, hidden] float32; returns [n, hidden]: the chosen experts by share, plus the gated shared expert."""
+    count, width = config.num_experts, config.shared_expert_intermediate_size
+    projected = layers.linear(x, weights["in"])
+    ids, shares = layers.route(projected[:, :count], config.num_experts_per_tok)
+    chosen = layers.experts(x, ids, shares, weights["gate_up"], weights["down"])
+    shared = layers.swiglu(projected[:, count : count + 2 * width])
+    shared = layers.linear(shared, weights["shared_down"])
+    return layers.add(chosen, layers.sigmoid_gate(shared, projected[:, count + 2 * width :]))

@@ -1,0 +1,31 @@
+"""Residual streams in the exact arithmetic; formulas as ``reference/model/streams.py``."""
+
+from qsa.reference.exact.layers.linear import joined
+
+
+def load(tensors, config, layers):
+    """Weights of one mix as :func:`mix` takes them. The injection's outputs follow the low-rank ones in one matrix."""
+    down, inject = (tensors.get(name + ".weight") for name in ("input_mix_weight_down", "block_inject_weight"))
+    return {
+        "norm": tensors["hc_norm.weight"].reshape(config.hc_count, config.hidden_size),
+        "down": layers.load_linear(down if inject is None else joined([down, inject])),
+        "up": layers.load_linear(tensors["input_mix_weight_up.weight"]),
+    }
+
+
+def mix(streams, weights, config, layers):
+    """The input of a block. ``streams`` [n, hc_count, hidden] float32.
+
+    Returns ``x`` [n, hidden] and the injection's logits [n, hc_count], or [n, 0] of a mix without injection.
+    """
+    normed = layers.rms_norm(streams, weights["norm"], config.rms_norm_eps)
+    low = layers.linear(normed.reshape(len(normed), -1), weights["down"])
+    rank = config.hc_lowrank
+    share = layers.linear(layers.scaled_silu(low[:, :rank], config.hc_count), weights["up"])
+    return layers.mix_streams(normed, share.reshape(normed.shape)), low[:, rank:]
+
+
+def through(streams, weights, config, layers, block):
+    """Streams [n, hc_count, hidden] after ``block``, a function from [n, hidden] to [n, hidden]."""
+    x, share = mix(streams, weights, config, layers)
+    return layers.inject(streams, share, block(x))

@@ -1,0 +1,197 @@
+"""Times ``block_scores`` and ``select`` on a CUDA device beside the read limit, after checking their bytes.
+
+    python -m qsa.parity.bench.cuda_index [--json PATH] [--contexts 16K 64K ...] [--rows 1 4]
+                                          [--operations scores] [--forms]
+
+Every figure is the median over replays of a captured graph that holds one launch many times, divided by their number,
+in microseconds: hot, one stream, launches included (``timing.py``). ``read`` is a kernel that only loads the bytes of
+the keys (or scores) that the operation reads, in the same run (``limits.py``). ``default`` names no schedule.
+``--forms`` adds the builds of the scores' one-row kernel among which the standing one was chosen. The outputs are
+compared with ``reference.exact``, byte for byte, before they are timed; a difference is named at the end, with exit
+code 1.
+"""
+
+import argparse
+import json
+import sys
+from types import SimpleNamespace
+
+import cupy
+import numpy as np
+
+from qsa.kernels.cuda.block_scores import block_scores
+from qsa.kernels.cuda.block_scores_kernels import THREADS, WARPS, one_row
+from qsa.kernels.cuda.select import select
+from qsa.kernels.cuda.toolchain import compiler
+from qsa.kernels.cuda.toolchain.compiler import launch, properties
+from qsa.reference import exact
+from qsa.reference.geometry import REAL, step_records
+
+from . import limits, timing
+
+_SIZES = {"1K": 1 << 10, "16K": 1 << 14, "64K": 1 << 16, "256K": 1 << 18, "1M": 1 << 20}
+CONTEXTS = {**{name: (size - 1, size) for name, size in _SIZES.items()}, "1K-in-1M": (1023, 1 << 20)}
+"""Name -> (cells, capacity in cells): a tail of 3; the last shows what unused capacity costs."""
+
+FORMS = ((4, 3, 4), (8, 2, 2), (2, 4, 5), (4, 3, 8))
+"""(blocks of a warp under way, thread blocks a multiprocessor must have room for, thread blocks of the grid for each
+multiprocessor) of the builds that ``--forms`` times; the first is the standing one."""
+
+
+class Bench:
+    """The figures so far, and the names of those whose bytes differ."""
+
+    def __init__(self):
+        self.figures, self.bad = {}, []
+
+    def note(self, name, call, expected, equal):
+        """Check ``call``'s result, then time it."""
+        got = call()
+        if got is False or not equal(got.get(), expected):
+            self.bad.append(name)
+        self.time(name, call)
+
+    def time(self, name, call):
+        """Time ``call`` and say so at once: a run cut short must not hide it."""
+        found = timing.hot(call)
+        self.figures[name] = found.median
+        spread = f"({found.p10:.2f} to {found.p90:.2f})"
+        print(f"{name:<44} {found.median:9.2f} {spread:20}{'  BYTES DIFFER' * (name in self.bad)}", flush=True)
+
+
+def same_bits(got, expected):
+    return np.array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def run(bench, context, rows_list, operations, forms):
+    """Time the operations of one context."""
+    cells, capacity = CONTEXTS[context]
+    rng = np.random.default_rng(cells)
+    max_blocks = capacity // REAL.ratio + 2
+    host = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
+    host.pooled = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
+    host.dead = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
+    index = SimpleNamespace(**{**vars(host), "pooled": cupy.asarray(host.pooled), "dead": cupy.asarray(host.dead)})
+    q = rng.standard_normal((max(rows_list), REAL.idx_heads, REAL.idx_dim), dtype=np.float32)
+    positions = [cells - 1 - i for i in range(max(rows_list))]
+    steps = step_records(positions)
+    expected = exact.block_scores(q, host, steps, np.zeros((len(q), max_blocks), np.float32))
+    if "scores" in operations:
+        scores_of(bench, context, rows_list, (q, index, steps), expected)
+    if forms:
+        forms_of(bench, context, (q, index, steps), expected)
+    if "select" in operations:
+        select_of(bench, context, rows_list, positions, expected)
+
+
+def scores_of(bench, context, rows_list, given, expected):
+    """Every schedule of the scores, and the one by default."""
+    q, index, steps = given
+    bench.time(f"scores {context} read", limits.sequential(CONTEXTS[context][0] // REAL.ratio * REAL.idx_dim * 4))
+    for rows in rows_list:
+        qd, sd = cupy.asarray(q[:rows]), cupy.asarray(steps[:rows])
+        out = cupy.zeros((rows, index.max_blocks), "float32")
+        for schedule in (None, "warp", "multi_query", "transposed", "prompt"):
+            bench.note(
+                f"scores {context} rows {rows} {schedule or 'default'}",
+                lambda s=schedule, q=qd, t=sd, out=out: block_scores(q, index, t, out, schedule=s),
+                expected[:rows],
+                same_bits,
+            )
+
+
+def forms_of(bench, context, given, expected):
+    """The builds of the one-row kernel."""
+    q, index, steps = given
+    qd, sd = cupy.asarray(q[:1]), cupy.asarray(steps[:1])
+    for keys, least, resident in FORMS:
+        out = cupy.zeros((1, index.max_blocks), "float32")
+        grid = min(-(-index.max_blocks // (WARPS * keys)), resident * properties().multiprocessors)
+        arguments = (qd, index.pooled, index.dead, sd, out, 1, index.max_blocks, REAL.ratio)
+        kernel = one_row(keys, least)
+
+        def call(kernel=kernel, grid=grid, arguments=arguments, out=out):
+            launch(kernel, (grid, 1), THREADS, arguments)
+            return out
+
+        bench.note(f"scores {context} form {keys} {least} {resident}", call, expected[:1], same_bits)
+
+
+def select_of(bench, context, rows_list, positions, scores):
+    """Every schedule of the selection under both rules, and the one by default."""
+    max_blocks = scores.shape[1]
+    for rule in ("blocks", "cells"):
+        records = step_records(positions, rule)
+        wanted = exact.select(scores, records, rule=rule)
+        for rows in rows_list:
+            given, rd = cupy.asarray(scores[:rows]), cupy.asarray(records[:rows])
+            ids = cupy.zeros((rows, REAL.max_width), "int32")
+            if rule == "blocks":
+                read = limits.sequential(rows * (CONTEXTS[context][0] // REAL.ratio) * 4)
+                bench.time(f"select {context} rows {rows} read", read)
+            for schedule in (None, "registers", "wide", "scan", "spread"):
+                if schedule == "registers" and max_blocks > 33 * 1024:
+                    continue
+                bench.note(
+                    f"select {context} {rule} rows {rows} {schedule or 'default'}",
+                    lambda s=schedule, x=given, t=rd, ids=ids, rule=rule: select(x, t, ids, rule=rule, schedule=s),
+                    wanted[:rows],
+                    np.array_equal,
+                )
+
+
+TABLE = (
+    ("block_scores, read limit", "scores {} read"),
+    ("1 row, by default", "scores {} rows 1 default"),
+    ("1 row, SCORES_TRANSPOSED off", "scores {} rows 1 warp"),
+    ("1 row, SCORES_TRANSPOSED on", "scores {} rows 1 transposed"),
+    ("4 rows, SCORES_TRANSPOSED off", "scores {} rows 4 multi_query"),
+    ("4 rows, SCORES_TRANSPOSED on", "scores {} rows 4 transposed"),
+    ("select, read limit of 1 row", "select {} rows 1 read"),
+    ("1 row, by default", "select {} blocks rows 1 default"),
+    ("1 row, TOPK_SCAN off", "select {} blocks rows 1 wide"),
+    ("1 row, TOPK_SCAN on", "select {} blocks rows 1 scan"),
+    ("1 row, registers", "select {} blocks rows 1 registers"),
+    ("1 row, spread", "select {} blocks rows 1 spread"),
+    ("4 rows, TOPK_SCAN off", "select {} blocks rows 4 wide"),
+    ("4 rows, TOPK_SCAN on", "select {} blocks rows 4 scan"),
+    ("4 rows, registers", "select {} blocks rows 4 registers"),
+    ("4 rows, spread", "select {} blocks rows 4 spread"),
+)
+"""Label of a line of the table -> figure's name, the context left open."""
+
+
+def table(figures, contexts):
+    """The switches off against on, the other forms and the read limits, as a Markdown table."""
+    lines = ["| us, hot, graph replay | " + " | ".join(contexts) + " |", "|---" * (1 + len(contexts)) + "|"]
+    for label, name in TABLE:
+        cells = [figures.get(name.format(context)) for context in contexts]
+        if any(cell is not None for cell in cells):
+            lines.append(f"| {label} | " + " | ".join("" if cell is None else f"{cell:.1f}" for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    """Command line of the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", help="write the figures here")
+    parser.add_argument("--contexts", nargs="+", default=[*CONTEXTS], choices=CONTEXTS)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--operations", nargs="*", default=["scores", "select"], choices=["scores", "select"])
+    parser.add_argument("--forms", action="store_true", help="the builds of the scores' one-row kernel")
+    args = parser.parse_args()
+    bench = Bench()
+    for context in args.contexts:
+        run(bench, context, args.rows, args.operations, args.forms)
+    if args.json:
+        record = {"device": properties().name, "compiler": compiler.NAME, "us": bench.figures, "bad": bench.bad}
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(record, file, indent=1)
+    print(table(bench.figures, args.contexts))
+    for name in bench.bad:
+        print(f"BYTES DIFFER: {name}")
+    return 1 if bench.bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""``goldens``: every golden recomputed by the backend under test and compared by hash with the stored record.
+
+The case string of a golden is its recipe. On a mismatch the record names the blocks; the reference is then run on the
+same recipe, so that the first wrong element can be shown too.
+"""
+
+from functools import cache
+from types import SimpleNamespace
+
+from qsa.golden import case
+from qsa.golden.families import FAMILIES, grid, produce
+from qsa.golden.record import GoldenError
+from qsa.golden.store import Store
+
+from ..backend import UnsupportedError
+from ..compare.comparison import equal, verdict
+from ..compare.localise import explain
+from ..compare.margins import margins
+from . import golden_model
+
+AXES = {
+    "out": ("row", "head", "dim"),
+    "attention": ("row", "head", "dim"),
+    "ids": ("row", "place"),
+    "scores": ("row", "block"),
+    "pooled": ("block", "dim"),
+}
+"""Names of the axes of outputs; of the others the first is a row."""
+
+ATTENTION = ("attend", "verify_batch", "text")
+"""Families whose outputs depend on the arithmetic of ``attend``: stored in the exact one."""
+
+
+@cache
+def _names():
+    """Case string -> name of every golden of the grid and of the folder, in the order of the names."""
+    store = Store()
+    known = grid() | {name: store.load(name)["case"] for name in store.names()}
+    return {known[name]: name for name in sorted(known)}
+
+
+def cases(arithmetic):
+    """(case string, recipe) of every golden of the grid and of the folder, in the order of their names."""
+    for text in _names():
+        family, recipe = case.parse(text)
+        # Modules of their own hold these: verify-batch and seven.
+        if family not in ("verify_batch", "text"):
+            yield text, {"family": family, **recipe}
+
+
+def check(backend, recipe):
+    """The comparisons of one golden; of a recipe that has none, with the reference."""
+    family = recipe["family"]
+    recipe = {key: value for key, value in recipe.items() if key != "family"}
+    if family in ATTENTION and backend.arithmetic != "exact":
+        raise UnsupportedError("goldens: attention is stored in the exact arithmetic")
+    text, produced = case.format(family, recipe), []
+
+    def produce_here(family, recipe):
+        produced.append(produce(family, recipe, compute={family: _compute(backend, family)}))
+        return produced[-1]
+
+    name = _names().get(text)
+    if name is None:
+        return _in_full(backend, family, recipe, produce_here(family, recipe))
+    store = Store()
+    if name not in store.names():
+        raise GoldenError(f"{name}: there is no record: `qsa golden regen {name}`, then `accept`")
+    lines = store.check(name, produce_here)
+    size = sum(output.size for output in produced[-1].outputs.values())
+    found = verdict(f"golden {name}", len(lines), 0, "a hash has one right value", size=size, notes=lines)
+    return [found] if found.passed else [found, *_in_full(backend, family, recipe, produced[-1])]
+
+
+def _compute(backend, family):
+    """What takes the reference's place: the operation of that name, a text of the engine's, or the backend itself for a
+    family of several operations."""
+    if family == "text":
+        return lambda **given: golden_model.texts(backend, [given])[0][0]
+    return getattr(backend, family, backend)
+
+
+def _in_full(backend, family, recipe, produced):
+    """Every output against the reference's own, element by element."""
+    right = produce(family, recipe).outputs
+    found = []
+    for name, expected in right.items():
+        got = produced.outputs[name]
+        one = equal(f"{family}: {name}", expected, got, AXES.get(name, ("row", "axis 1", "axis 2")))
+        explained = () if one.passed else _explained(backend, family, recipe, name, expected, got)
+        found.append(one.noted(*explained))
+    return found
+
+
+def _explained(backend, family, recipe, name, expected, got):
+    """Notes on a wrong output, where there is more to say than its elements."""
+    if got.shape != expected.shape or name not in ("ids", "out"):
+        return ()
+    given = FAMILIES[family].make_inputs(recipe)
+    given = SimpleNamespace(**(given if isinstance(given, dict) else given._asdict()))
+    if name == "out":
+        return explain(backend, given, expected, got)
+    classes = margins(expected, got, given.scores, given.steps)
+    return f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes

@@ -1,0 +1,62 @@
+"""``needle``: facts hidden in filler at several depths, asked for at the end; the answer must hold the code word.
+
+4K and 16K tokens stand to the golden model's budget of 256 cells as 32K and 128K to the real one's 2,048. A length is
+read once; every question then goes on from a copy of the slot.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from qsa.engine import Slot
+from qsa.engine.graph_runner import make_runner
+from qsa.golden import case
+from qsa.golden.families import text
+
+from ..backend import Backend
+from ..compare.comparison import verdict
+from . import golden_model
+
+LENGTHS = (4096, 16384)
+DEPTHS = (10, 50, 90)
+ANSWER = 32
+"""Tokens of an answer: the longest code word has fewer."""
+CHUNK = 1024
+
+OPERATIONS = {"find": {"context": LENGTHS, "depth": DEPTHS}}
+
+
+def cases(arithmetic):
+    """(case string, recipe) of every case, in order."""
+    for context in LENGTHS:
+        for depth in DEPTHS:
+            recipe = {"op": "find", "context": context, "depth": depth}
+            yield case.format("needle", recipe), recipe
+
+
+@lru_cache(maxsize=1)
+def _read(name, arithmetic, context):
+    """(runner, slot that has read the haystack of ``context`` tokens)."""
+    model = golden_model.model(Backend(name, arithmetic))
+    ids = np.frombuffer(text.haystack(context, DEPTHS)[0], np.uint8).astype(np.int64)
+    runner, slot = make_runner(model), Slot(model, context + 2 * CHUNK)
+    for first in range(0, len(ids), CHUNK):
+        runner.run([ids[first : first + CHUNK]], [slot])
+    return runner, slot
+
+
+def check(backend, recipe):
+    """The comparison of one case."""
+    runner, read = _read(backend.name, backend.arithmetic, recipe["context"])
+    needle = text.haystack(recipe["context"], DEPTHS)[1][recipe["depth"]]
+    slot = read.fork()
+    rows, answer = np.frombuffer(needle.question.encode(), np.uint8).astype(np.int64), bytearray()
+    for _ in range(ANSWER):
+        token = int(runner.logits(runner.run([rows], [slot]).x[-1:])[0].argmax())
+        answer.append(token)
+        rows = np.array([token])
+    said = answer.decode(errors="replace").splitlines()[0] if answer.strip() else ""
+    found = needle.word.encode() in bytes(answer)
+    name = f"needle at {recipe['depth']} % of {recipe['context']}"
+    notes = (f"asked: {needle.question}", f"hidden: {needle.word}; said: {said}")
+    return [verdict(name, int(not found), 0, "a code word is in the answer or it is not", size=1, notes=notes)]

@@ -1,0 +1,92 @@
+"""``nll``: teacher-forced scoring of two held-out texts through verify windows of 8 rows.
+
+The split switch on against off, and the float arithmetic against the exact one: the mean difference of the negative
+log-likelihood stays below 0.005 nats, with its paired standard error, percentiles of the divergence and the first
+position whose most probable token changes. In the exact arithmetic the switch changes no byte.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+
+from qsa.engine import teacher_forced
+from qsa.engine.score import log_probabilities
+from qsa.golden import case
+from qsa.golden.families import text
+from qsa.kernels.switches import override
+
+from ..backend import Backend, UnsupportedError
+from ..compare.comparison import equal, verdict
+from . import golden_model
+
+AGAINST = ("split", "float")
+POSITIONS = 8192
+WINDOW = 8
+BOUND = 0.005
+REASON = "the proposals' own bound for a change of rounding, in nats"
+
+OPERATIONS = {
+    "score": {
+        "set": tuple(text.HELD_OUT),
+        "against": AGAINST,
+        "positions": range(64, POSITIONS + 1),
+    }
+}
+
+
+def cases(arithmetic):
+    """(case string, recipe) of every case, in order."""
+    for held_out in text.HELD_OUT:
+        for against in AGAINST if arithmetic == "exact" else ("split",):
+            recipe = {"op": "score", "set": held_out, "against": against, "positions": POSITIONS}
+            yield case.format("nll", recipe), recipe
+
+
+@lru_cache(maxsize=4)
+def _logits(name, arithmetic, held_out, positions, split):
+    """Logits float32 [positions, vocab] of the rows of a held-out text."""
+    model = golden_model.model(Backend(name, arithmetic))
+    ids = text.held_out(held_out)[: positions + 1]
+    with override(split_attn=split):
+        return np.concatenate([logits for _, logits in teacher_forced(model, ids, WINDOW)])
+
+
+def check(backend, recipe):
+    """The comparisons of one case."""
+    asked = recipe["set"], recipe["positions"]
+    standing = _logits(backend.name, backend.arithmetic, *asked, False)
+    if recipe["against"] == "float":
+        if backend.name == "exact" or backend.arithmetic == "float":
+            raise UnsupportedError(f"nll: {backend.name}, {backend.arithmetic}: no float arithmetic to hold against it")
+        changed = _logits(backend.name, "float", *asked, False)
+    else:
+        changed = _logits(backend.name, backend.arithmetic, *asked, True)
+    name = f"nll of {recipe['set']}: {recipe['against']}"
+    next_ids = text.held_out(recipe["set"])[1 : recipe["positions"] + 1]
+    found = [difference(name, standing, changed, next_ids)]
+    if backend.arithmetic == "exact" and recipe["against"] == "split":
+        found.append(equal(f"{name}: logits", standing, changed, ("position", "id")))
+    return found
+
+
+def difference(name, standing, changed, next_ids):
+    """The comparison of two models' logits float32 [n, vocab] on the tokens ``next_ids`` [n] that really follow."""
+    a, b = log_probabilities(standing), log_probabilities(changed)
+    rows = np.arange(len(next_ids))
+    gain = a[rows, next_ids] - b[rows, next_ids]
+    divergence = np.maximum(0, (np.exp(a) * (a - b)).sum(axis=1))
+    same = standing.argmax(axis=1) == changed.argmax(axis=1)
+    figures = {
+        "mean": gain.mean(),
+        "standard error": gain.std(ddof=1) / np.sqrt(len(gain)),
+        "nll": -a[rows, next_ids].mean(),
+        "kl p50": np.percentile(divergence, 50),
+        "kl p99": np.percentile(divergence, 99),
+        "kl max": divergence.max(),
+        "top-1 agreement": same.mean(),
+    }
+    figures = {key: float(value) for key, value in figures.items()}
+    first = int((~same).argmax())
+    note = "no position's most probable token changes" if same.all() else f"first changed top token: position {first}"
+    measure = abs(figures["mean"])
+    return verdict(name, measure, BOUND, REASON, kind="error", size=len(gain), notes=(note,), figures=figures)

@@ -1,0 +1,101 @@
+"""``split``: one result whatever the schedule: split in several parts, row by row, several slots in one launch.
+
+The schedule ``batch`` of the backend under test is the standard. In the exact arithmetic the bytes are equal; in the
+float arithmetic two orders of addition differ, each within its own error.
+"""
+
+import numpy as np
+
+from qsa.golden import case
+from qsa.kernels.ops import MAX_SPLITS
+from qsa.reference.formats import EXACT_FORMATS
+
+from ..compare.comparison import equal, error
+from . import attend_inputs as data
+
+SCHEDULES = ("split", "step", "multi")
+
+MIXED = "mixed"
+"""In the place of a format: every slot of a ``multi`` case has another one."""
+
+OPERATIONS = {
+    "attend": {
+        "schedule": SCHEDULES,
+        "splits": range(1, MAX_SPLITS + 1),
+        "format": (*EXACT_FORMATS, "fp16", MIXED),
+        "context": range(2**24 + 1),
+        "rows": range(1, 9),
+        "tail": range(4),
+        "seed": range(2**63),
+    }
+}
+
+SLOTS = 3
+"""Slots of a ``multi`` case; their contexts differ."""
+
+
+def cases(arithmetic):
+    """(case string, recipe) of every case, in order."""
+    for format in EXACT_FORMATS if arithmetic == "exact" else (*EXACT_FORMATS, "fp16"):
+        # Fewer cells than splits, fewer than a chunk for each split, and a full selection.
+        for context, rows, tail in ((4, 2, 1), (500, 2, 2), (16384, 4, 3)):
+            for splits in (1, 2, 3, 7, 20):
+                yield _case("split", splits, format, context, rows, tail)
+            for schedule in ("step", "multi"):
+                yield _case(schedule, 1, format, context, rows, tail)
+    # A row for each slot at least.
+    for context, rows, tail in ((500, 3, 2), (16384, 4, 3)):
+        yield _case("multi", 1, MIXED, context, rows, tail)
+
+
+def _case(schedule, splits, format, context, rows, tail):
+    recipe = {"op": "attend", "schedule": schedule, "splits": splits, "format": format}
+    recipe |= {"context": context, "rows": rows, "tail": tail, "seed": 1}
+    return case.format("split", recipe), recipe
+
+
+def check(backend, recipe):
+    """The comparisons of one case."""
+    if recipe["schedule"] == "multi":
+        return _multi(backend, recipe)
+    if recipe["format"] == MIXED:
+        raise case.CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
+    w = data.window(recipe)
+    standard = backend.attend(w.q, w.kv, w.ids, w.steps)
+    if recipe["schedule"] == "split":
+        got = backend.attend(w.q, w.kv, w.ids, w.steps, schedule="split", splits=recipe["splits"])
+        return [_same(backend, f"attend: split in {recipe['splits']}", w, standard, got)]
+    rows = [backend.attend(w.q[[row]], w.kv, w.ids[[row]], w.steps[[row]], schedule="step") for row in range(len(w.q))]
+    return [_same(backend, "attend: step", w, standard, np.concatenate(rows))]
+
+
+def _same(backend, name, w, standard, got):
+    if backend.arithmetic == "exact":
+        return equal(name, standard, got, reason="a schedule of the exact arithmetic cannot change a byte")
+    bound, reason = data.float_bound(w, data.truth(w))
+    return error(name, standard, got, 2 * bound, f"both may be off by their own bound, twice: {reason}")
+
+
+def _multi(backend, recipe):
+    """Rows of several slots in turn, each slot's own result being the standard."""
+    windows = []
+    for slot in range(SLOTS):
+        # One row at least sees fewer cells than a row of the next slot.
+        context = max(recipe["context"] - 4 * slot, recipe["rows"])
+        format = EXACT_FORMATS[slot % len(EXACT_FORMATS)] if recipe["format"] == MIXED else recipe["format"]
+        given = {"format": format, "context": context, "seed": recipe["seed"] + slot}
+        windows.append(data.window({**recipe, **given}))
+    slots = np.arange(recipe["rows"], dtype=np.int32) % SLOTS
+    q, ids, steps = (
+        np.stack([getattr(windows[slot], name)[row] for row, slot in enumerate(slots)])
+        for name in ("q", "ids", "steps")
+    )
+    kvs = [w.kv for w in windows]
+    got = backend.attend(q, kvs, ids, steps, slots, schedule="multi")
+    found = []
+    for slot in np.unique(slots):
+        rows, w = np.flatnonzero(slots == slot), windows[slot]
+        own = w._replace(q=w.q[rows], ids=w.ids[rows], steps=w.steps[rows])
+        standard = backend.attend(own.q, own.kv, own.ids, own.steps)
+        found.append(_same(backend, f"attend: multi, slot {slot}", own, standard, got[rows]))
+    return found

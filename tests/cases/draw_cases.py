@@ -1,0 +1,116 @@
+"""Texts whose tokens an engine draws where its logits are: each must be the text that the CPU's engine draws alone."""
+
+import copy
+
+import numpy as np
+
+from qsa.engine import Drafting, Engine, Sampling, generate
+from qsa.engine.draft import Proposal
+from qsa.engine.graph_runner import GraphRunner
+
+CHAIN = Sampling(temperature=1.3, top_k=20, top_p=0.95, min_p=0.02)
+JOBS = {
+    "greedy": {"max_tokens": 14, "drafting": Drafting(4)},
+    "greedy, penalised": {
+        "max_tokens": 12,
+        "sampling": Sampling(temperature=0, repeat=1.5, frequency=0.2),
+        "drafting": Drafting(8),
+    },
+    "drawn": {"max_tokens": 13, "sampling": CHAIN, "seed": 11, "drafting": Drafting(3)},
+    "drawn row by row": {"max_tokens": 9, "sampling": CHAIN, "seed": 2**64 - 1},
+    "penalised": {
+        "max_tokens": 15,
+        "sampling": Sampling(1.5, 25, 0.98, 0.01, 2, 5, 1.4, 0.3, 0.2),
+        "seed": 3,
+        "drafting": Drafting(8),
+    },
+    "penalised by all": {
+        "max_tokens": 12,
+        "sampling": Sampling(temperature=2.0, repeat=1.2, presence=0.4, last_n=-1),
+        "seed": 4,
+        "drafting": Drafting(4),
+    },
+}
+"""Options of submit whose tokens the device draws."""
+
+LEFT = {
+    "a long list": {"max_tokens": 7, "sampling": Sampling(max_candidates=0), "seed": 5, "drafting": Drafting(3)},
+    "rejection": {"max_tokens": 7, "sampling": CHAIN, "seed": 6, "acceptance": "rejection", "drafting": Drafting(3)},
+}
+"""Those that the host draws."""
+
+
+def prompts(vocab, names):
+    """name -> ids of 1 to 24 tokens: lines of the history of two sizes."""
+    rng, lengths = np.random.default_rng(1), (9, 1, 17, 4, 12, 24, 6, 10)
+    return {name: rng.integers(0, vocab, n).tolist() for name, n in zip(names, lengths, strict=False)}
+
+
+class Prompter:
+    """Drafts the text of ``truth`` (prompt tuple -> tokens), every third token of it wrong."""
+
+    def __init__(self, truth, vocab):
+        self.truth, self.vocab = truth, vocab
+
+    def catch_up(self, kept):
+        pass
+
+    def propose(self, asked):
+        return [self._one(*one) for one in asked]
+
+    def _one(self, request, slot, count):
+        proposal, done = Proposal(), len(request.tokens)
+        for place, token in enumerate(self.truth[tuple(request.ids)][done : done + count], done):
+            proposal.add((token + 1) % self.vocab if place % 3 == 2 else token)
+        return proposal
+
+
+class Watching(GraphRunner):
+    """Counts the calls that bring logits to the host: ``brought``."""
+
+    brought = 0
+
+    def logits(self, x):
+        self.brought += 1
+        return super().logits(x)
+
+
+class Told:
+    """What a CPU's ``model`` says alone, row by row, to the jobs of ``names``: ``texts``, name -> tokens."""
+
+    def __init__(self, model, names):
+        self.jobs = {name: (JOBS | LEFT)[name] for name in names}
+        self.ids = prompts(model.config.vocab_size, self.jobs)
+        self.texts = {
+            name: generate(model, self.ids[name], **options | {"drafting": None, "acceptance": None}).tokens
+            for name, options in self.jobs.items()
+        }
+        self.drafter = Prompter(
+            {tuple(self.ids[name]): text for name, text in self.texts.items()}, model.config.vocab_size
+        )
+
+    def shortened(self, names, tokens):
+        """The first ``tokens`` of the texts of ``names``."""
+        short = copy.copy(self)
+        short.jobs = {name: self.jobs[name] | {"max_tokens": tokens} for name in names}
+        short.texts = {name: self.texts[name][:tokens] for name in names}
+        return short
+
+    def check(self, model, runner, slots, names=None, drafting=True):
+        """An engine of ``slots`` with ``runner`` gives these texts, its drafts partly accepted and partly taken back;
+        rejection sampling, whose text depends on the drafts, is only held to its length."""
+        engine = Engine(model, slots, 64, drafter=self.drafter, runner=runner)
+        names = list(self.jobs if names is None else names)
+        plain = {} if drafting else {"drafting": None}
+        requests = {name: engine.submit(self.ids[name], **self.jobs[name] | plain) for name in names}
+        engine.run()
+        for name, request in requests.items():
+            assert request.error is None and not request.statistics.reruns, (name, request.error, request.window_error)
+            if name == "rejection":
+                assert len(request.tokens) == len(self.texts[name])
+            else:
+                assert request.tokens == self.texts[name], name
+        told = [one.statistics for one in requests.values()]
+        if drafting:
+            assert sum(one.accepted for one in told) and sum(one.rollbacks for one in told)
+        return requests

@@ -1,0 +1,220 @@
+"""The command line ``qsa``: exit codes, case strings, reports, and what an interrupted run leaves."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from xml.etree import ElementTree
+
+import pytest
+
+from qsa.parity import cli, suite
+from support.interruptible import started
+
+FAST = "selection:op=select,rule=blocks,scores=levels,context=2048,rows=1,tail=1,seed=1"
+ATTEND = "accuracy:op=attend,format=int8,scores=ordinary,context=60,rows=1,tail=3,seed=1"
+
+KERNEL = """
+import numpy as np
+from qsa.reference import exact
+
+
+def select(scores, steps, ids=None, *, rule="blocks"):
+    return exact.select(scores, steps, ids, rule=rule)
+
+
+def attend(q, kv, ids, steps, slots=None, out=None):
+    return np.zeros(q.shape, np.float32)
+"""
+
+
+def run(capsys, *arguments):
+    """(exit code, stdout, stderr) of a command in this process."""
+    try:
+        code = cli.main(list(arguments))
+    except SystemExit as stop:
+        code = stop.code
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """A folder with a kernel of somebody else's: right selection, wrong attention, nothing more."""
+    (tmp_path / "their_kernel.py").write_text(KERNEL)
+    return tmp_path
+
+
+def shell(folder, *arguments):
+    """The completed ``qsa`` command in a process of its own."""
+    command = [sys.executable, "-m", "qsa.parity.cli", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["parity", "accurcy"], ["'accurcy'", "accuracy, selection, split, pages, goldens"]),
+        (["parity", "--arithmetic", "fast"], ["--arithmetic", "'fast'", "exact, float"]),
+        (["parity", "--backend", "no_such_module"], ["'no_such_module'", "cpu, cuda, exact"]),
+        (["parity", "--backend", "json"], ["'json'", "attend"]),
+        (["parity", "--backend", "exact", "--arithmetic", "float"], ["'float'", "'exact'"]),
+        (["parity", "pages", "--case", FAST], ["'pages'", "--case"]),
+        (["parity", "--case", "selektion:op=select"], ["'selektion'", "selection"]),
+        (["parity", "--case", FAST.replace("op=select", "op=choose")], ["'choose'", "select, unused, indexer"]),
+        (["parity", "--case", FAST.replace("blocks", "best")], ["'best'", "blocks, cells"]),
+        (["parity", "--case", FAST.replace(",seed=1", "")], ["seed", "missing"]),
+        (["parity", "--case", FAST + ",page=4"], ["page", "no parameter"]),
+        (["parity", "--case", FAST + ",seed=2"], ["seed is given twice"]),
+        (["parity", "--case", ATTEND.replace("context=60,rows=1", "context=1,rows=8")], ["rows = 8", "4 cells"]),
+        (["parity", "--case", "attend:format=int8"], ["context", "missing"]),
+        (["parity", "--json", "."], ["--json", "'.'"]),
+        (["parity", "--junit", "/proc/none/report.xml"], ["--junit", "/proc/none/report.xml"]),
+        (["parity", "--tolerance", "1"], ["--tolerance"]),
+        (["prove"], ["prove", "parity"]),
+        ([], ["COMMAND"]),
+    ],
+)
+def test_bad_arguments_name_themselves_and_what_is_allowed(arguments, words, capsys):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and "Traceback" not in err
+    for word in words:
+        assert word in err, err
+    assert out == ""
+
+
+def test_a_switch_with_a_bad_value_is_a_bad_argument(tmp_path):
+    environment = {**os.environ, "STRATA_QSA_TOPK_SCAN": "yes"}
+    command = [sys.executable, "-m", "qsa.parity.cli", "parity", "--case", FAST]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=60)
+    assert done.returncode == 2 and "STRATA_QSA_TOPK_SCAN = 'yes'" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_every_case_of_the_list_can_be_pasted_back(capsys):
+    for arithmetic in ("exact", "float"):
+        code, out, _ = run(capsys, "parity", "--list", "--arithmetic", arithmetic)
+        assert code == 0
+        texts = out.splitlines()
+        assert len(texts) == len(set(texts)) > 200
+        for text in texts:
+            # What is read from the golden model's files has no seed.
+            drawn = suite.parse(text).module not in ("seven", "spec", "nll", "needle")
+            assert suite.parse(text).text == text and bool(re.search(r",seed=\d+$", text)) == drawn
+        # In the float arithmetic texts may part, so windows of different sizes are not held together.
+        modules = set(suite.MODULES) - ({"spec"} if arithmetic == "float" else set())
+        assert {suite.parse(text).module for text in texts} == modules
+
+
+def test_a_pasted_case_gives_the_recipe_that_the_module_made():
+    for case in suite.collect(["accuracy", "goldens"], "exact"):
+        assert suite.parse(case.text) == case
+
+
+def test_one_case_runs_alone_and_says_everything(capsys):
+    code, out, _ = run(capsys, "parity", "--backend", "exact", "--case", ATTEND)
+    assert code == 0 and "1 passed, 0 failed, 0 unsupported" in out
+    assert "attend: kernel: passed" in out and "bound: " in out and "quantisation" in out
+    assert "\x1b" not in out
+
+
+def test_reports_of_somebody_elses_kernel(kernel):
+    arguments = ("--backend", "their_kernel", "--json", "deep/report.json", "--junit", "junit.xml")
+    pages = "pages:op=append_kv,format=int8,page=4,order=identity,missing=none,rows=4,seed=1"
+    done = shell(kernel, "parity", *arguments, "--case", FAST, "--case", ATTEND, "--case", pages)
+    assert done.returncode == 1, done.stderr
+    assert f"qsa parity --backend their_kernel --case '{ATTEND}'" in done.stdout
+    assert "unsupported: append_kv: the backend has none" in done.stdout
+    report = json.loads((kernel / "deep" / "report.json").read_text())
+    assert list(report) == ["passed", "failed", "unsupported", "environment", "cases"]
+    assert (report["passed"], report["failed"], report["unsupported"]) == (1, 1, 1)
+    assert report["environment"]["backend"] == "their_kernel" and report["environment"]["versions"]["numpy"]
+    keys = {"module", "case", "status", "measure", "bound", "share", "seconds", "detail"}
+    assert [one["status"] for one in report["cases"]] == ["passed", "failed", "unsupported"]
+    assert all(one.keys() == keys for one in report["cases"])
+    passed, failed, unsupported = report["cases"]
+    assert (passed["measure"], passed["bound"], passed["share"]) == (0, 0, 0)
+    assert failed["measure"] == 1 and failed["share"] == pytest.approx(1 / failed["bound"])
+    assert failed["detail"]["comparisons"][0]["first"]["coordinate"] == [0, 0, 0]
+    assert unsupported["measure"] is None and unsupported["detail"]["reason"]
+    suites = ElementTree.parse(kernel / "junit.xml").getroot()
+    assert {one.get("name"): (one.get("tests"), one.get("failures"), one.get("skipped")) for one in suites} == {
+        "accuracy": ("1", "1", "0"),
+        "selection": ("1", "0", "0"),
+        "pages": ("1", "0", "1"),
+    }
+    failure = suites.find("testsuite/testcase/failure")
+    assert "FAILED" in failure.get("message") and "consistent with: zeros" in failure.text
+    assert suites.find("testsuite/testcase/skipped").get("message") == "append_kv: the backend has none"
+    assert sorted(path.name for path in kernel.iterdir() if "pycache" not in path.name) == [
+        "deep",
+        "junit.xml",
+        "their_kernel.py",
+    ]
+
+
+def test_a_run_in_which_everything_is_unsupported_is_no_success(kernel):
+    case = "pages:op=append_kv,format=int8,page=4,order=identity,missing=none,rows=4,seed=1"
+    done = shell(kernel, "parity", "--backend", "their_kernel", "--case", case)
+    assert done.returncode == 1 and "nothing passed" in done.stdout
+
+
+def test_a_module_that_fails_while_it_is_imported(tmp_path):
+    (tmp_path / "broken_kernel.py").write_text("def attend(:\n")
+    done = shell(tmp_path, "parity", "--backend", "broken_kernel", "--case", FAST)
+    assert done.returncode == 2 and "SyntaxError" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+def test_a_killed_run_leaves_the_report_that_was_there(sent, code, tmp_path):
+    (tmp_path / "slow_kernel.py").write_text(
+        "import pathlib, time\n\n\ndef select(scores, steps, ids=None, *, rule='blocks'):\n"
+        "    pathlib.Path('started').touch()\n    time.sleep(30)\n"
+    )
+    (tmp_path / "report.json").write_text("the report before")
+    command = [sys.executable, "-m", "qsa.parity.cli", "parity", "--backend", "slow_kernel", "--case", FAST]
+    streams = {"stderr": subprocess.PIPE, "text": True}
+    with started([*command, "--json", "report.json"], cwd=tmp_path, **streams) as process:
+        for _ in range(600):
+            if (tmp_path / "started").exists() or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == code and "Traceback" not in err
+    assert (tmp_path / "report.json").read_text() == "the report before"
+    assert not [path for path in tmp_path.iterdir() if path.suffix == ".tmp"]
+
+
+def test_a_report_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    from qsa.parity import report
+
+    def full(*arguments):
+        raise OSError("no space left")
+
+    (tmp_path / "report.json").write_text("before")
+    monkeypatch.setattr(report.os, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        report.write_json(tmp_path / "report.json", {"passed": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert (tmp_path / "report.json").read_text() == "before"
+
+
+def test_error_texts_with_control_characters_make_valid_xml(tmp_path):
+    (tmp_path / "odd_kernel.py").write_text(
+        "def select(*a, **k):\n    raise ValueError('\\x1b[31m \\x00 \\ud800 <&')\n"
+    )
+    done = shell(tmp_path, "parity", "--backend", "odd_kernel", "--case", FAST, "--junit", "junit.xml")
+    assert done.returncode == 1
+    failure = ElementTree.parse(tmp_path / "junit.xml").getroot().find("testsuite/testcase/failure")
+    assert failure.text.startswith("  ValueError: ?[31m ? ? <&")
+
+
+def test_env_names_the_machine(capsys):
+    code, out, _ = run(capsys, "env")
+    lines = dict(line.split(None, 1) for line in out.splitlines())
+    assert code == 0 and {"cpu", "cores", "threads", "target", "versions", "gpu", "switches"} <= lines.keys()
+    assert "numpy " in lines["versions"] and "QSA_ARITHMETIC" in lines["switches"]
+    assert not lines["gpu"].startswith("none") or ": " in lines["gpu"]

@@ -1,0 +1,297 @@
+"""``qsa generate``: the engine's text and figures, Ctrl-C, pipes and terminals."""
+
+import io
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from qsa.engine import Drafting, Sampling, generate
+from qsa.engine.load import load_model
+from qsa.engine.runner import Runner
+from qsa.parity.commands import model_options
+from support.command_models import PROMPT, make, make_undrafted, run
+from support.exact_models import SMALL_CONFIG
+from support.interruptible import started
+
+IDS = np.frombuffer(PROMPT.encode(), np.uint8)
+HEAD = "lm_head.weight"
+
+PATIENCE = 300
+"""Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("bytes"))
+
+
+@pytest.fixture(scope="module")
+def numbered(tmp_path_factory):
+    """A model whose vocabulary is not bytes."""
+    return make(tmp_path_factory.mktemp("numbered"), SMALL_CONFIG)
+
+
+@pytest.fixture(scope="module")
+def silent(tmp_path_factory):
+    """A model of equal logits: ties go to the lowest id, the end of text."""
+    return make(tmp_path_factory.mktemp("silent"), change=lambda tensors: tensors[HEAD].fill(0))
+
+
+@pytest.fixture(scope="module")
+def undrafted(tmp_path_factory):
+    return make_undrafted(tmp_path_factory.mktemp("undrafted"))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return load_model(folder)
+
+
+def text(capsys, *arguments):
+    """Standard output of ``qsa generate`` that ended well."""
+    code, out, err = run(capsys, "generate", "--backend", "cpu", *arguments)
+    assert code == 0, err
+    return out
+
+
+def as_text(tokens):
+    return bytes(tokens).decode("utf-8", "replace") + "\n"
+
+
+def test_generate_streams_the_engines_text_and_says_how_it_went(capsys, folder, model):
+    want = generate(model, IDS, max_tokens=30, drafting=Drafting(), stop=(0,))
+    code, out, err = run(capsys, "generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 30)
+    assert code == 0 and out == as_text(want.tokens)
+    lines = dict(line.split(None, 1) for line in err.splitlines())
+    assert list(lines) == ["prompt", "text", "rounds", "drafts", "end"] and lines["end"] == "length"
+    assert lines["prompt"].startswith(f"{len(IDS)} tokens in ") and "exact arithmetic" in lines["prompt"]
+    assert lines["text"].startswith("30 tokens in ") and "tokens/s" in lines["text"]
+    one = want.statistics
+    assert lines["rounds"].startswith(f"{one.rounds} of ") and f"{one.tokens_per_round:.2f} tokens" in lines["rounds"]
+    assert lines["drafts"].startswith(f"{one.drafted}, {100 * one.acceptance:.1f} % accepted, {one.rollbacks} rounds")
+    assert one.drafted > 20
+
+
+def test_no_window_backend_page_or_chunk_changes_the_text(capsys, folder, undrafted):
+    asked = ("--prompt", PROMPT, "--max-tokens", 20, "--quiet")
+    want = text(capsys, "--model", folder, *asked)
+    assert len(want) > 10
+    for more in (
+        ("--spec", 1),
+        ("--spec", 8, "--mtp-max-t", 5, "--mtp-window", 4),
+        ("--spec", 3, "--spec-min-p", 0.02),
+        ("--page-size", 64, "--chunk", 3, "--capacity", 500),
+        ("--backend", "reference"),
+    ):
+        assert text(capsys, "--model", folder, *asked, *more) == want, more
+    assert text(capsys, "--model", undrafted, *asked) == want
+    assert run(capsys, "generate", "--model", folder, *asked)[2] == ""
+
+
+@pytest.mark.parametrize("acceptance", ["exact_match", "rejection"])
+def test_what_is_drawn_follows_the_options(capsys, folder, model, acceptance):
+    sampling = Sampling(temperature=1.5, top_k=40, top_p=0.9, min_p=0.01, last_n=16, repeat=1.2, presence=0.1)
+    options = {"sampling": sampling, "seed": 11, "acceptance": acceptance, "drafting": Drafting(3), "max_tokens": 25}
+    want = as_text(generate(model, IDS, **options).tokens)
+    asked = ["--model", folder, "--prompt", PROMPT, "--max-tokens", 25, "--spec", 3, "--acceptance", acceptance]
+    asked += ["--temperature", 1.5, "--top-k", 40, "--top-p", 0.9, "--min-p", 0.01, "--last-n", 16, "--repeat", 1.2]
+    asked += ["--presence", 0.1, "--ignore-eos"]
+    assert text(capsys, *asked, "--seed", 11) == want != text(capsys, *asked, "--seed", 12)
+
+
+def test_the_float_arithmetic(capsys, folder):
+    model = load_model(folder, arithmetic="float")
+    want = generate(model, IDS, max_tokens=12, kv_format="fp16")
+    asked = ("--arithmetic", "float", "--kv-format", "fp16", "--prompt", PROMPT, "--max-tokens", 12, "--spec", 1)
+    assert text(capsys, "--model", folder, *asked, "--ignore-eos") == as_text(want.tokens)
+
+
+def test_prompts_from_files(capsys, folder, tmp_path, monkeypatch):
+    asked = ("--model", folder, "--max-tokens", 9, "--quiet")
+    want = text(capsys, *asked, "--prompt", PROMPT)
+    (tmp_path / "prompt.txt").write_bytes(PROMPT.encode())
+    assert text(capsys, *asked, "--prompt-file", tmp_path / "prompt.txt") == want
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
+    assert text(capsys, *asked, "--prompt-file", "-") == want
+
+
+def test_ids_in_and_out(capsys, numbered, folder):
+    tokens = generate(load_model(numbered), [5, 96, 0, 7], max_tokens=10).tokens
+    asked = ("--max-tokens", 10, "--ignore-eos", "--ids", "--quiet")
+    assert text(capsys, "--model", numbered, "--prompt", "5, 96 0\n7", *asked).split() == [str(one) for one in tokens]
+    given = " ".join(map(str, IDS))
+    out = text(capsys, "--model", folder, "--prompt", given, *asked)
+    assert as_text(map(int, out.split())) == text(capsys, "--model", folder, "--prompt", PROMPT, *asked[:3])
+
+
+def test_an_end_of_text_ends_the_text_and_is_not_written(capsys, silent):
+    asked = ("--model", silent, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
+    assert text(capsys, *asked, "--ignore-eos") == "\0" * 5 + "\n"
+
+
+@pytest.mark.parametrize("ends", [[0, 7], [7, 0]])
+def test_any_end_of_text_of_a_list_ends_the_text(capsys, silent, tmp_path, ends):
+    """The model says 0: the list's first id, or another one."""
+    shutil.copytree(silent, tmp_path, dirs_exist_ok=True)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"eos_token_id": ends}))
+    asked = ("--model", tmp_path, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
+
+
+def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
+    def spoil(tensors):
+        # Every V is then beyond what a scale can hold, 8.3 million.
+        tensors["model.layers.3.self_attn.v_proj.weight"] *= 8e6
+
+    code, out, err = run(capsys, "generate", "--model", make(tmp_path, change=spoil), "--prompt", PROMPT, "--quiet")
+    assert (code, out) == (1, "\n")
+    assert err == "qsa generate: error: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
+
+
+def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
+    plain = Runner.run
+
+    def rows_alone(runner, ids, slots, journal=None):
+        if journal is not None and len(ids[0]) > 1:
+            raise ValueError("no windows today")
+        return plain(runner, ids, slots, journal)
+
+    asked = ("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 5)
+    want = run(capsys, *asked)[1]
+    monkeypatch.setattr(Runner, "run", rows_alone)
+    code, out, err = run(capsys, *asked)
+    assert (code, out) == (0, want) and "windows failed 3 times and ran again: no windows today" in err
+
+
+def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
+    monkeypatch.setattr(model_options, "MODEL", folder)
+    asked = ("--prompt", PROMPT, "--max-tokens", 3)
+    assert text(capsys, *asked) == text(capsys, *asked, "--model", folder)
+    monkeypatch.setattr(model_options, "MODEL", tmp_path)
+    code, _, err = run(capsys, "generate", *asked)
+    assert code == 2 and err == "qsa generate: error: --model: missing: the golden model is not part of this " + (
+        "installation\n"
+    )
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "qsa.parity.cli", *map(str, arguments)]
+
+
+def test_ctrl_c_ends_the_text_where_it_is(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 200_000)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started([*asked, "--ignore-eos"], cwd=tmp_path, **streams) as process:
+        begun = process.stdout.read(20)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130 and b"Traceback" not in err
+    assert len(begun) == 20 and rest.endswith(b"\n")
+    assert "end     cancelled" in err.decode() and "tokens/s" in err.decode()
+
+
+@pytest.mark.parametrize("call", [1, 2, 9])
+def test_ctrl_c_inside_a_step_does_so_too(capsys, folder, monkeypatch, call):
+    """In the prompt's last chunk, in the first window, in a later one."""
+    calls, plain = [], Runner.logits
+
+    def logits(runner, x):
+        calls.append(x)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        return plain(runner, x)
+
+    monkeypatch.setattr(Runner, "logits", logits)
+    asked = ("--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--spec", 1, "--ignore-eos")
+    code, out, err = run(capsys, "generate", *asked)
+    assert code == 130 and out.endswith("\n") and err.endswith("end     cancelled\n") and "error" not in err
+
+
+@pytest.mark.parametrize("where", ["read_bytes", "load", "encode"])
+@pytest.mark.parametrize("verb", ["generate", "score"])
+def test_ctrl_c_before_there_is_a_text_is_one_line(capsys, folder, tmp_path, monkeypatch, verb, where):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    file = {"generate": ("--prompt-file", tmp_path / "prompt.txt"), "score": (tmp_path / "prompt.txt",)}[verb]
+    monkeypatch.setattr(model_options, where, interrupted)
+    try:
+        found = run(capsys, verb, "--model", folder, "--backend", "cpu", *file)
+    except KeyboardInterrupt:
+        found = None  # it would end the tests
+    assert found == (130, "", f"qsa {verb}: interrupted\n")
+
+
+def test_ctrl_c_while_a_prompt_is_typed(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt-file", "-")
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with started(asked, cwd=tmp_path, **streams) as process:
+        deadline = time.monotonic() + PATIENCE
+        # It reads standard input before it loads the model; what it has read of a full pipe frees its room.
+        os.set_blocking(process.stdin.fileno(), False)
+        filled = 0
+        while time.monotonic() < deadline:
+            try:
+                filled += os.write(process.stdin.fileno(), b"a" * 65536)
+            except BlockingIOError:
+                time.sleep(0.05)
+            if filled > 4 * 2**20:
+                break
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err.decode()) == (130, b"", "qsa generate: interrupted\n")
+
+
+def test_a_reader_that_goes_away_is_no_error(folder, tmp_path):
+    asked = command("generate", "--model", folder, "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 200_000)
+    process = subprocess.Popen([*asked, "--ignore-eos"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.read(20)
+    process.stdout.close()
+    assert process.wait(timeout=PATIENCE) == 1 and process.stderr.read() == b""
+    process.stderr.close()
+
+
+def on_a_terminal(arguments, folder, stream):
+    """What a command writes to ``stream``, ``stdout`` or ``stderr``, when that is a terminal."""
+    ours, theirs = pty.openpty()
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    streams = {stream: theirs, other: subprocess.DEVNULL}
+    process = subprocess.Popen(command(*arguments), cwd=folder, env={**os.environ, "TERM": "xterm"}, **streams)
+    os.close(theirs)
+    found, deadline = b"", time.monotonic() + PATIENCE
+    while time.monotonic() < deadline and select.select([ours], [], [], PATIENCE)[0]:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # Linux says so that the other end is closed
+            break
+        if not piece:
+            break
+        found += piece
+    os.close(ours)
+    assert process.wait(timeout=PATIENCE) == 0
+    return found.decode()
+
+
+def test_a_terminal_gets_no_control_characters_of_a_models(silent, tmp_path):
+    asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a", "--max-tokens", 3, "--ignore-eos")
+    assert on_a_terminal(asked, tmp_path, "stdout") == "\ufffd" * 3 + "\r\n"
+
+
+def test_progress_of_a_prompt_on_a_terminal(silent, tmp_path):
+    asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a" * 90, "--chunk", 30, "--max-tokens", 1)
+    seen = on_a_terminal(asked, tmp_path, "stderr")
+    assert "prompt" in seen and "/90" in seen and seen.rstrip().endswith("end     stop")

@@ -1,0 +1,76 @@
+"""The wheel holds every package and the goldens, and works without the repository."""
+
+import email
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from qsa.golden.training import corpus
+
+ROOT = Path(__file__).parents[3]
+PSF = "golden/model/LICENSE.PSF-2.0.txt"
+SCRIPT = """
+import sys
+sys.path[:0] = [{target!r}, {site!r}]
+import qsa.reference, qsa.reference.exact, qsa.kernels.cpu, qsa.golden.store, qsa.parity.cli
+assert all(m.__file__.startswith({target!r}) for n, m in sys.modules.items() if n.startswith("qsa."))
+sys.exit(qsa.parity.cli.main(["golden", "check", {golden!r}]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+def test_wheel_holds_every_package_and_golden(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for folder in ("reference", "kernels", "model", "engine", "golden", "parity"):
+        sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*.py")}
+        assert {f"qsa/{name}" for name in sources} <= names
+    records = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden/records").glob("*.json")}
+    assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
+    assert not any(name.startswith(("tests/", "reference/")) for name in names)
+
+
+def test_wheel_says_whose_texts_it_ships_and_under_which_licence(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        names = set(files.namelist())
+        (info,) = (name.removesuffix("METADATA") for name in names if name.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(files.read(f"{info}METADATA"))
+        assert metadata["License-Expression"] == "Apache-2.0 AND PSF-2.0"
+        assert set(metadata.get_all("License-File")) == {"LICENSE", PSF}
+        licence = files.read(f"{info}licenses/{PSF}")
+        assert licence == files.read(f"qsa/{PSF}") == (ROOT / PSF).read_bytes()
+    assert b"PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in licence
+    assert all(f"\n{paragraph}. ".encode() in licence for paragraph in range(1, 9))
+    assert b"Python Software Foundation;\nAll Rights Reserved" in licence and b"BEOPEN" not in licence
+    # The card has a line for every text of others that is shipped, and the licence of every source.
+    card = (ROOT / "golden/model/README.md").read_text(encoding="utf-8")
+    lines = card.partition("## Licences")[2].partition("## ")[0].splitlines()
+    for text in ("heldout-code.txt", "heldout-text.txt"):
+        assert f"qsa/golden/model/{text}" in names
+        assert any(line.startswith(f"| `{text}`") and line.endswith("| PSF-2.0 |") for line in lines)
+    named = " ".join(lines)
+    assert all(licence in named for _, licence, *_ in corpus.SOURCES.values())
+
+
+def test_wheel_runs_without_the_repository(wheel, tmp_path):
+    """-S leaves out the editable install's path hook, so that only the unpacked wheel can be imported."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    golden = min(p.stem for p in (ROOT / "golden/records").glob("*.json"))
+    script = SCRIPT.format(target=str(tmp_path), site=sysconfig.get_paths()["purelib"], golden=golden)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr

@@ -1,0 +1,77 @@
+"""Text to ids and back, and text that is complete only with a later token."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qsa.engine.tokenizer import Bytes, Ids, vocabulary
+from qsa.reference import TINY_CONFIG
+from support.exact_models import SMALL_CONFIG
+
+
+@given(st.binary(max_size=40), st.integers(1, 5))
+def test_bytes_come_back_whatever_the_cut(data, step):
+    ids = Bytes().encode(data)
+    assert ids.dtype == np.int64 and ids.tolist() == list(data)
+    decode = Bytes().decoder()
+    pieces = [decode(ids[begin : begin + step].tolist()) for begin in range(0, len(ids), step)]
+    assert "".join(pieces) + decode(None) == data.decode("utf-8", "replace")
+
+
+def test_a_character_is_written_when_it_is_complete():
+    decode = Bytes().decoder()
+    assert [decode([one]) for one in "é€".encode()] == ["", "é", "", "", "€"]
+    assert decode([0xE2]) == "" and decode(None) == "\ufffd"
+
+
+def test_numbers():
+    assert Ids().encode(b" 1,2  3\n4,").tolist() == [1, 2, 3, 4] and Ids().encode(b"").size == 0
+    for bad in (b"1.5", b"-1", b"0x3", b"\xff", b"9" * 19):
+        with pytest.raises(ValueError, match=r"ids\.txt: '.*': ids are whole numbers from 0 on"):
+            Ids().encode(bad, "ids.txt")
+    decode = Ids().decoder()
+    assert decode([1, 2]) + decode([3]) + decode(None) == "1 2 3 " and Ids().size([1]) is None
+
+
+@pytest.fixture
+def tokenized(tmp_path):
+    """A folder with a tokenizer of bytes in which two letters make a token."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers: extra text")
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    vocab = {token: number for number, token in enumerate([*alphabet, "th", "the"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, [("t", "h"), ("th", "e")]))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def test_a_checkpoints_own_tokenizer(tokenized):
+    words = vocabulary(SMALL_CONFIG, tokenized)
+    text = "the théâtre then"
+    ids = words.encode(text.encode())
+    assert ids.dtype == np.int64 and len(ids) == len(text.encode()) - 2 - 1 - 2
+    decode = words.decoder()
+    pieces = [decode([one]) for one in ids.tolist()]
+    assert "".join(pieces) == text and pieces[0] == "the" and "" in pieces and "\ufffd" not in "".join(pieces)
+    assert words.size(ids[1:]) == len(text.encode()) - 3
+    with pytest.raises(ValueError, match=r"book\.txt: no UTF-8"):
+        words.encode(b"\xff", "book.txt")
+
+
+def test_a_tokenizer_that_cannot_be_read(tokenized):
+    (tokenized / "tokenizer.json").write_text(json.dumps({"model": 3}))
+    with pytest.raises(ValueError, match=r"tokenizer\.json: no tokenizer: "):
+        vocabulary(SMALL_CONFIG, tokenized)
+
+
+def test_the_package_may_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"the package tokenizers is needed .*: extra text, or give the text as ids"):
+        vocabulary(TINY_CONFIG, tmp_path)
+    assert isinstance(vocabulary(TINY_CONFIG, tmp_path, ids=True), Ids)

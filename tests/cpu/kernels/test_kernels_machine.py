@@ -1,0 +1,74 @@
+"""The CPU kernels give the same bytes at every thread count and on every processor; their cache is safe."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qsa.kernels.cpu import jit
+from support.kernel_hashes import hashes
+
+TESTS = Path(__file__).parents[2]
+
+
+def in_a_process(**environment):
+    """What the script prints in a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-m", "support.kernel_hashes"],
+        cwd=TESTS,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout)
+
+
+@pytest.fixture(scope="module")
+def here():
+    """The hashes of this process: the host's instructions."""
+    return hashes()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bytes_do_not_depend_on_threads(here, threads):
+    got = in_a_process(NUMBA_NUM_THREADS=str(threads))
+    assert got["threads"] == threads
+    assert got["hashes"] == here
+
+
+def test_bytes_do_not_depend_on_the_processor(here):
+    """``generic`` has no fused multiply-add and the narrowest vectors; a host that fused or reordered would differ."""
+    got = in_a_process(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
+    assert got["processor"] == "generic"
+    assert got["hashes"] == here
+
+
+def test_no_kernel_allows_fast_math():
+    from qsa.kernels.cpu import append_index, append_kv, attend, block_scores, select  # noqa: F401
+
+    modules = [module for name, module in sys.modules.items() if name.startswith("qsa.kernels.cpu.")]
+    kernels = [value for module in modules for value in vars(module).values() if hasattr(value, "targetoptions")]
+    assert len(kernels) > 20
+    assert not any(kernel.targetoptions.get("fastmath") for kernel in kernels)
+
+
+def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path, monkeypatch):
+    """numba alone looks at the kernel's own file; here the stamp covers the helpers and the reference's constants."""
+    shutil.copytree(Path(jit.__file__).parent, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
+    assert jit._stamp() == jit.STAMP
+    with (tmp_path / "scalar.py").open("a") as helper:
+        helper.write("# changed\n")
+    assert jit._stamp() != jit.STAMP
+
+    @jit.kernel
+    def two():
+        return 2
+
+    assert two._cache._cache_file._source_stamp == jit.STAMP

@@ -1,0 +1,15 @@
+"""Known faults of kernels, on the reference's exact arithmetic and the CPU kernels; see ``known_faults``."""
+
+import pytest
+
+from cases.known_faults import FaultBackend
+from cases.known_faults_attend import *  # noqa: F403
+from cases.known_faults_index import *  # noqa: F403
+from cases.known_faults_large import *  # noqa: F403
+from cases.known_faults_select import *  # noqa: F403
+from cases.known_faults_step import *  # noqa: F403
+
+
+@pytest.fixture(scope="module", params=["exact", "cpu"])
+def backend(request):
+    return FaultBackend(request.param)

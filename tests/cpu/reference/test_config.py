@@ -1,0 +1,219 @@
+"""Reading the published configuration: what is accepted, and what every refusal says."""
+
+import dataclasses
+import json
+
+import pytest
+
+from qsa.reference import REAL_CONFIG, TINY_CONFIG, Config
+from qsa.reference.geometry import REAL
+from qsa.reference.model.config import QUANTISATION
+
+# The text fields of the published config.json of Qwen3.8-Flash-Next that change a result.
+PUBLISHED = {
+    "model_type": "qwen4_exp_text",
+    "vocab_size": 248320,
+    "hidden_size": 2560,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 2,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "max_position_embeddings": 262144,
+    "rms_norm_eps": 1e-06,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+    "partial_rotary_factor": 0.25,
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 12,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "moe_intermediate_size": 640,
+    "shared_expert_intermediate_size": 640,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "eos_token_id": 248044,
+    "hc_count": 4,
+    "hc_lowrank": 320,
+    "ple_layer_ids": [2],
+    "ple_embed_dim": 2560,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 8,
+    "ngram_vocab_size_base": 20000000,
+    "make_ngram_vocab_size_divisible_by": 128,
+    "split_ngram_parts": 128,
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 128,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+    "output_gate_type": "sigmoid",
+}
+
+
+def changed(**fields):
+    """PUBLISHED with ``fields`` changed; a field set to ... is left out."""
+    data = {**PUBLISHED, **fields}
+    return {name: value for name, value in data.items() if value is not ...}
+
+
+def rope(**fields):
+    return {"rope_parameters": {**PUBLISHED["rope_parameters"], **fields}}
+
+
+def test_the_published_fields_give_the_real_preset():
+    assert Config.from_dict(PUBLISHED) == REAL_CONFIG
+
+
+def test_multimodal_files_nest_the_text_model():
+    data = {"model_type": "qwen4_exp", "text_config": PUBLISHED, "vision_config": {"hidden_size": 1152}}
+    assert Config.from_dict(data) == REAL_CONFIG
+
+
+def test_geometry_is_the_real_one():
+    assert REAL_CONFIG.geometry == REAL
+    assert TINY_CONFIG.geometry.max_width == 19
+
+
+SAME = {
+    "layer types from the interval": changed(layer_types=..., full_attention_interval=4),
+    "layer types from the default interval": changed(layer_types=None),
+    "layer types under the code's own name": changed(
+        layer_types=(["linear_attention"] * 3 + ["indexed_attention"]) * 12
+    ),
+    "a list of one end of text id": changed(eos_token_id=[248044]),
+    "our own quantisation": changed(quantization_config=QUANTISATION),
+    "no quantisation": changed(quantization_config=None),
+    "rope fields at the top": changed(rope_parameters=..., rope_theta=1e7),
+    "a repeated PLE layer": changed(ple_layer_ids=[2, 2]),
+    "class defaults left out": changed(rms_norm_eps=..., hc_lowrank=None, ngram_size=..., ple_embed_dim=None),
+    "fields that change no result": changed(initializer_range=0.5, dtype="bfloat16", use_cache=False),
+}
+
+
+@pytest.mark.parametrize("data", SAME.values(), ids=SAME)
+def test_other_ways_to_say_the_same(data):
+    assert Config.from_dict(data) == REAL_CONFIG
+
+
+def test_output_gate_follows_hidden_act_when_unset():
+    assert Config.from_dict(changed(output_gate_type=None)).output_gate_type == "silu"
+
+
+def test_a_model_without_ple_needs_no_end_of_text():
+    config = Config.from_dict(changed(ple_layer_ids=None, eos_token_id=None))
+    assert config.ple_layer_ids == () and config.eos_token_id is None
+
+
+def test_of_several_ends_of_text_the_first_cuts_and_each_ends():
+    config = Config.from_dict(changed(eos_token_id=[248044, 248046, 7]))
+    assert config.eos_token_id == 248044 and config.eos_token_ids == (248044, 248046, 7)
+    assert dataclasses.replace(config, more_eos_token_ids=()) == REAL_CONFIG != config
+    # They change nothing that is computed: a saved state of one is the other's.
+    assert repr(config) == repr(Config.from_dict(PUBLISHED))
+    again = config.to_dict()
+    assert again["eos_token_id"] == [248044, 248046, 7] and Config.from_dict(again) == config
+    assert REAL_CONFIG.eos_token_ids == (248044,) and REAL_CONFIG.to_dict()["eos_token_id"] == 248044
+    assert Config.from_dict(changed(ple_layer_ids=None, eos_token_id=None)).eos_token_ids == ()
+    assert Config.from_dict(changed(more_eos_token_ids=5)) == REAL_CONFIG  # a name of ours, not of the file's
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+
+# Changed fields, and what the error must say: field, value, what is allowed.
+REFUSED = [
+    (changed(model_type="qwen3_next"), r"model_type = 'qwen3_next': allowed are qwen4_exp, qwen4_exp_text"),
+    (changed(model_type=...), r"model_type = None: allowed"),
+    (changed(**rope(rope_type="yarn")), r"rope_type = 'yarn': only 'default'"),
+    (changed(**rope(rope_theta=1e6), rope_theta=1e7), r"rope_theta = \[10000000.0, 1000000.0\]: the same value"),
+    (changed(**rope(mrope_section=[11, 11, 11])), r"mrope_section = \[11, 11, 11\]: a list with sum 32"),
+    (changed(rope_parameters=[1]), r"rope_parameters = \[1\]: an object"),
+    (changed(**rope(partial_rotary_factor=0.75), partial_rotary_factor=...), r"head_dim . factor = 192 must"),
+    (changed(**rope(partial_rotary_factor=1.5), partial_rotary_factor=1.5), r"factor = 1.5: at most 1"),
+    (changed(**rope(rope_theta="big")), r"rope_theta = 'big': a positive number"),
+    (changed(rope_parameters=...), r"rope_theta: missing"),
+    (changed(hidden_act="gelu"), r"hidden_act = 'gelu': only 'silu'"),
+    (changed(attention_bias=True), r"attention_bias = True: only False"),
+    (changed(norm_topk_prob=False), r"norm_topk_prob = False: only True"),
+    (changed(tie_word_embeddings=True), r"tie_word_embeddings = True: only False"),
+    (changed(indexer_kv_heads=2), r"indexer_kv_heads = 2: only 1"),
+    (changed(output_gate_type="tanh"), r"output_gate_type = 'tanh': allowed are sigmoid, silu"),
+    (
+        changed(layer_types=["linear_attention"]),
+        r"layer_types = \['linear_attention'\]: num_hidden_layers = 48 entries",
+    ),
+    (changed(layer_types=["sliding_attention"] * 48), r"layer_types = 'sliding_attention': allowed are"),
+    (changed(layer_types="full_attention"), r"layer_types = 'full_attention': a list"),
+    (changed(layer_types=..., full_attention_interval=0), r"full_attention_interval = 0: a positive integer"),
+    (changed(layer_types=..., num_hidden_layers="4"), r"num_hidden_layers = '4': an integer from 1"),
+    (changed(num_hidden_layers=10**9), r"num_hidden_layers = 1000000000: an integer from 1 to 1024"),
+    (changed(ple_layer_ids=[49]), r"ple_layer_ids = 49: 1 to num_hidden_layers = 48"),
+    (changed(ple_layer_ids=[0]), r"ple_layer_ids = 0: 1 to"),
+    (changed(ple_layer_ids=[4]), r"ple_layer_ids = 4: only linear_attention"),
+    (changed(ple_layer_ids=2), r"ple_layer_ids = 2: a list"),
+    (changed(ple_embed_dim=2561), r"ple_embed_dim = 2561: must be a multiple of the 16 n-gram heads"),
+    (changed(ple_embed_dim=0), r"ple_embed_dim = 0: an integer from 1"),
+    (changed(ngram_size=1), r"ngram_size = 1: at least 2"),
+    (changed(eos_token_id=None), r"eos_token_id = None: 0 to 248319"),
+    (changed(eos_token_id=248320), r"eos_token_id = 248320: 0 to 248319"),
+    (changed(eos_token_id=[248044, 248320]), r"eos_token_id = 248320: 0 to 248319"),
+    (changed(eos_token_id=[248044, None]), r"eos_token_id = None: 0 to 248319"),
+    (changed(eos_token_id=-1, ple_layer_ids=None), r"eos_token_id = -1: 0 to 248319"),
+    (changed(quantization_config=AWQ), r"quantization_config.quant_method = 'awq': only 'int8' is supported"),
+    (changed(quantization_config={**QUANTISATION, "group_size": 32}), r"group_size = 32: only 64 is supported"),
+    (changed(quantization_config={**QUANTISATION, "scale_dtype": "float32"}), r"'float32': only 'float16'"),
+    (changed(quantization_config={**QUANTISATION, "scale_suffix": ".scale"}), r"'.scale': only '_scale'"),
+    (changed(quantization_config={**QUANTISATION, "zero_point": True}), r"zero_point = True: is not supported"),
+    (changed(quantization_config={"quant_method": "int8"}), r"group_size = None: only 64"),
+    (changed(quantization_config="int8"), r"quantization_config = 'int8': an object"),
+    (
+        {"model_type": "qwen4_exp", "text_config": PUBLISHED, "quantization_config": {"quant_method": "fp8"}},
+        r"quant_method = 'fp8': only 'int8'",
+    ),
+    (changed(eos_token_id=[]), r"eos_token_id = \[\]: at least one"),
+    (changed(num_attention_heads=25), r"num_attention_heads = 25: must be a multiple of num_key_value_heads = 2"),
+    (changed(linear_num_value_heads=40), r"linear_num_value_heads = 40: must be a multiple"),
+    (changed(num_experts_per_tok=513), r"num_experts_per_tok = 513: at most num_experts = 512"),
+    (changed(indexer_budget=2050), r"indexer_budget = 2050: must be a multiple of indexer_compress_ratio = 4"),
+    (changed(indexer_budget=None), r"indexer_budget: missing"),
+    (changed(hc_count=1), r"hc_count = 1: at least 2"),
+    (changed(hidden_size=True), r"hidden_size = True: an integer"),
+    (changed(hidden_size=2560.0), r"hidden_size = 2560.0: an integer"),
+    (changed(hidden_size=-1), r"hidden_size = -1: an integer"),
+    (changed(vocab_size=2**31), r"vocab_size = 2147483648: an integer from 1 to 2147483647"),
+    (changed(vocab_size=...), r"vocab_size: missing"),
+    (changed(rms_norm_eps=0), r"rms_norm_eps = 0: a positive number"),
+    (changed(rms_norm_eps=float("nan")), r"rms_norm_eps = nan: a positive number"),
+    (changed(seed=-1), r"seed = -1: an integer from 0"),
+    ({"text_config": 3}, r"text_config = 3: an object"),
+    ([], r"an object is required"),
+]
+
+
+@pytest.mark.parametrize("data, message", REFUSED, ids=[message[:40] for _, message in REFUSED])
+def test_refusals_name_field_value_and_what_is_allowed(data, message):
+    with pytest.raises(ValueError, match=message):
+        Config.from_dict(data)
+
+
+def test_from_file(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(PUBLISHED), encoding="utf-8")
+    assert Config.from_file(path) == REAL_CONFIG
+    for text in ("{", "[" * 100_000, "\x00"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=r"config\.json: no JSON"):
+            Config.from_file(path)
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"config\.json: no JSON"):
+        Config.from_file(path)

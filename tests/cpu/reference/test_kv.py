@@ -1,0 +1,127 @@
+"""Pages, page tables and append_kv."""
+
+import numpy as np
+import pytest
+
+from qsa.reference.append_kv import append_kv
+from qsa.reference.formats import FORMATS
+from qsa.reference.geometry import Geometry, step_records
+from qsa.reference.kv import PagedKV, Pool, encode, read_kv
+from support.attention import SMALL, generator, store
+
+
+def cells_of(n, seed=1):
+    return generator(seed).standard_normal((2, n, SMALL.n_head_kv, SMALL.head_dim)).astype(np.float32)
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize("page_size", [1, 4, 64, 512])
+def test_cells_come_back_in_logical_order(fmt, page_size):
+    k, v = cells_of(100)
+    plain = read_kv(store(k, v, fmt, 4, SMALL), np.arange(100))
+    paged = read_kv(store(k, v, fmt, page_size, SMALL, generator(2)), np.arange(100))
+    for a, b in zip(plain, paged, strict=True):
+        assert np.array_equal(a, b)
+    got_k, got_v = plain.values()
+    # fp16 and f64 keep values to 2^-11 and 2^-24; a table ignored or a page transposed is off by the values themselves.
+    if fmt in ("fp16", "f64"):
+        assert np.abs(got_k - k).max() < 4e-3 and np.abs(got_v - v).max() < 4e-3
+    assert plain.resident.all()
+
+
+def test_a_second_pool_layout_must_disagree():
+    """The rival that ignores the page table reads other cells: the test above can fail."""
+    k, v = cells_of(100)
+    kv = store(k, v, "int8", 4, SMALL, generator(2))
+    want = read_kv(kv, np.arange(100)).k_codes
+    kv.table = np.arange(25, dtype=np.int32)
+    assert (read_kv(kv, np.arange(100)).k_codes != want).mean() > 0.5
+
+
+def test_host_copy_is_always_written_and_pages_only_where_resident():
+    k, v = cells_of(16)
+    kv = PagedKV.new("int8", 16, 4, SMALL, table=[1, -1, 0, -1], host=True)
+    before = kv.pool.k.codes.copy()
+    assert append_kv(k, v, kv, step_records(range(16))) is True
+    codes, scale = encode(k, "int8")
+    identity = kv.host.k.codes.transpose(0, 2, 1, 3).reshape(16, 2, -1)
+    assert np.array_equal(identity, codes)
+    assert np.array_equal(kv.host.k.scale.transpose(0, 2, 1, 3).reshape(16, 2, -1), scale)
+    cells = read_kv(kv, np.arange(16))
+    assert cells.resident.tolist() == [i // 4 in (0, 2) for i in range(16)]
+    assert np.array_equal(cells.k_codes[cells.resident], codes[cells.resident])
+    assert not cells.k_codes[~cells.resident].any()
+    # Nothing but the two resident pages was touched.
+    assert kv.pool.n_pages == 2 and not before.any()
+
+
+def test_rows_of_several_slots_and_unused_rows():
+    k, v = cells_of(4)
+    kvs = [PagedKV.new("int8", 8, 4, SMALL), PagedKV.new("q4_0", 8, 1, SMALL)]
+    append_kv(k, v, kvs, step_records([3, 0, -1, 4]), [0, 1, 1, 0])
+    assert np.array_equal(read_kv(kvs[0], [3, 4]).k_codes, encode(k[[0, 3]], "int8")[0])
+    assert read_kv(kvs[1], [0]).k_scale.any() and not read_kv(kvs[1], [1]).k_scale.any()
+
+
+def test_errors_name_the_argument_and_write_nothing():
+    k, v = cells_of(2)
+    kv = PagedKV.new("int8", 8, 4, SMALL)
+    with pytest.raises(ValueError, match="pos = 8: slot 0 holds 8 cells"):
+        append_kv(k, v, kv, step_records([0, 8]))
+    with pytest.raises(ValueError, match="share a position"):
+        append_kv(k, v, kv, step_records([3, 3]))
+    with pytest.raises(ValueError, match="k, v: "):
+        append_kv(k[:, :1], v, kv, step_records([0, 1]))
+    for kvs, slots, message in (
+        ([], None, r"kv: \[\]: must be a PagedKV, or a list of one or more"),
+        ([], np.zeros(2, np.int32), r"kv: \[\]: must be"),
+        (kv, np.zeros(2), r"slots: float64 \(2,\): must be int32 \(2,\)"),
+        (kv, np.zeros(3, np.int32), r"slots: int32 \(3,\): must be int32 \(2,\)"),
+        ([kv, kv], np.array([0, -1], np.int32), "slots: -1 to 0: must be from 0 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            append_kv(k, v, kvs, step_records([0, 1]), slots)
+    k[1, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="must be finite"):
+        append_kv(k, v, kv, step_records([0, 1]))
+    assert not kv.pool.k.codes.any()
+    with pytest.raises(IndexError, match="cell 8"):
+        read_kv(kv, [8])
+
+
+def test_pools_and_tables_are_checked():
+    with pytest.raises(ValueError, match="format = 'int4'"):
+        Pool("int4", 1)
+    with pytest.raises(ValueError, match="page_size = 0"):
+        Pool("int8", 1, 0)
+    with pytest.raises(ValueError, match="head_dim = 32: int8 groups 64 dims"):
+        Pool("int8", 1, geometry=Geometry(n_head=2, n_head_kv=1, head_dim=32, n_rot=8))
+    pool = Pool("int8", 2, geometry=SMALL)
+    with pytest.raises(ValueError, match="entry 2: the pool has 2 pages"):
+        PagedKV(pool, [0, 2])
+    with pytest.raises(ValueError, match="entry -2"):
+        PagedKV(pool, [0, -2])
+    with pytest.raises(ValueError, match="share a physical page"):
+        PagedKV(pool, [1, 1])
+    with pytest.raises(ValueError, match="host: 1 pages"):
+        PagedKV(pool, [0, 1], Pool("int8", 1, geometry=SMALL))
+    with pytest.raises(ValueError, match="host: must have"):
+        PagedKV(pool, [0, 1], Pool("q4_0", 2, geometry=SMALL))
+
+
+def test_geometry_and_step_records():
+    assert step_records([-1, 0, 2050, 2051]).tolist() == [
+        [-1, 0, 0, 0],
+        [0, 1, 0, 1],
+        [2050, 2051, 512, 2051],
+        [2051, 2052, 513, 2048],
+    ]
+    assert step_records([2051, 2053], "cells")[:, 3].tolist() == [2051, 2051]
+    with pytest.raises(ValueError, match="position = -2"):
+        step_records([-2])
+    with pytest.raises(ValueError, match="rule = 'best'"):
+        step_records([0], "best")
+    with pytest.raises(ValueError, match="n_head = 24: must be a multiple of n_head_kv = 5"):
+        Geometry(n_head_kv=5)
+    with pytest.raises(ValueError, match="budget = 10"):
+        Geometry(budget=10)
