@@ -17,6 +17,7 @@ from ..reference.exact.model import ExactModel
 from ..reference.exact.mtp import WINDOW
 from ..reference.geometry import RULES
 from ..reference.mtp import NORMS
+from .identity import identity
 
 BACKENDS = {"cpu": "cpu", "cuda": "cuda", "reference": "exact"}
 """Name of a backend for models -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""
@@ -32,6 +33,7 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     rule          selection rule, ``blocks`` or ``cells``
     draft_norm    ``whole`` or ``streams``, see ``reference/mtp.py``; draft_window: cells the draft layer attends to
 
+    All weights are hashed once, so that a slot saved by one model is not restored into another.
     ``model.dequantised()`` is the float64 reference of the very weights that are multiplied.
     Raises ValueError naming the argument, or the folder and the tensor or field that is wrong; FileNotFoundError naming
     the folder or file that is not there.
@@ -57,12 +59,16 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     try:
         config, tensors = read_quantised(folder)
         if arithmetic == "float":
-            return FloatModel(config, tensors, backend=module, xp=_array_module(backend), **options)
-        # The NumPy arithmetic knows no other, and its attend takes no name of one.
-        module = module if backend == "reference" else Arithmetic(module, "exact")
-        return ExactModel(config, tensors, backend=module, **options)
+            model = FloatModel(config, tensors, backend=module, xp=_array_module(backend), **options)
+        else:
+            # The NumPy arithmetic knows no other, and its attend takes no name of one.
+            module = module if backend == "reference" else Arithmetic(module, "exact")
+            model = ExactModel(config, tensors, backend=module, **options)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    # Here rather than at the first save, which may come while requests wait.
+    identity(model)
+    return model
 
 
 def save_quantised(model, directory):
