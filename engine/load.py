@@ -18,6 +18,8 @@ from qsa.reference.geometry import RULES
 from qsa.reference.model.checkpoint import CheckpointError
 from qsa.reference.model.mtp import NORMS
 
+from .identity import identity
+
 BACKENDS = {"cpu": "cpu", "cuda": "cuda", "reference": "exact"}
 """Name of a backend for models -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""
 
@@ -33,6 +35,7 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     draft_norm    ``whole`` or ``streams``, see ``reference/model/mtp.py``
     draft_window  cells the draft layer attends to
 
+    All weights are hashed once, so that a slot saved by one model is not restored into another.
     ``model.dequantised()`` is the float64 reference of the very weights that are multiplied.
     Raises ValueError naming the argument, or the folder and the tensor or field that is wrong; FileNotFoundError naming
     the folder or file that is not there.
@@ -58,12 +61,16 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     try:
         config, tensors = read_quantised(folder)
         if arithmetic == "float":
-            return FloatModel(config, tensors, backend=module, xp=_array_module(backend), **options)
-        # The NumPy arithmetic knows no other, and its attend takes no name of one.
-        module = module if backend == "reference" else Arithmetic(module, "exact")
-        return ExactModel(config, tensors, backend=module, **options)
+            model = FloatModel(config, tensors, backend=module, xp=_array_module(backend), **options)
+        else:
+            # The NumPy arithmetic knows no other, and its attend takes no name of one.
+            module = module if backend == "reference" else Arithmetic(module, "exact")
+            model = ExactModel(config, tensors, backend=module, **options)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    # Here rather than at the first save, which may come while requests wait.
+    identity(model)
+    return model
 
 
 def save_quantised(model, directory):

@@ -9,10 +9,20 @@ import xxhash
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-VERSION = 2
-"""Layout of the file: part of what :func:`pack` is told as its maker."""
+VERSION = 3
+"""Of the file's layout and of what it says of its model. Up to 2 the weights were compared in part."""
 
 MADE_BY, DIGEST = "made_by", "digest"
+
+MAKER = (
+    "format version {0!r}: only version {1!r} is read",
+    "saved with arithmetic {0!r}: this slot has {1!r}",
+    "saved with K/V format {0!r}: this slot has {1!r}",
+    "saved with another configuration: identity {0}, this model has {1}",
+    "saved with other weights: identity {0}, this model has {1}",
+)
+"""What a file says of its maker, in this order and with a space between: the error where the file has {0} and the slot
+that reads it has {1}."""
 
 
 def digest_of(arrays):
@@ -25,12 +35,27 @@ def digest_of(arrays):
     return digest.hexdigest()
 
 
+def maker_of(identity, kv_format):
+    """What a file says of a slot's model (``engine.identity.Identity``) and K/V format."""
+    return f"{VERSION} {identity.arithmetic} {kv_format} {identity.configuration} {identity.weights}"
+
+
+def _check_maker(made_by, maker):
+    """Raises ValueError, saying what differs, unless a file ``made_by`` is one that ``maker`` reads."""
+    found, own = made_by.split(" "), maker.split(" ")
+    if found[0] == own[0] and len(found) != len(own):
+        raise ValueError(f"saved: no state of a slot: made_by = {made_by[:100]!r}: {len(own)} fields are required")
+    for there, here, message in zip(found, own, MAKER, strict=False):
+        if there != here:
+            raise ValueError("saved: " + message.format(there[:100], here))
+
+
 def _text(text):
     return np.frombuffer(text.encode(), np.uint8)
 
 
 def pack(arrays, maker):
-    """The file of ``arrays`` (name -> NumPy array); ``maker`` is who can read it."""
+    """The file of ``arrays`` (name -> NumPy array); ``maker``: the fields of :func:`maker_of`, who can read it."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {MADE_BY: _text(maker)}
     # A file has an order of its own.
     return save(arrays | {DIGEST: _text(digest_of(dict(sorted(arrays.items()))))})
@@ -39,7 +64,8 @@ def pack(arrays, maker):
 def unpack(saved, maker):
     """The arrays that :func:`pack` was given for ``maker``.
 
-    Raises ValueError when ``saved`` is no such file, is another maker's, or is not what was packed.
+    Raises ValueError when ``saved`` is no such file, is of another version, model or K/V format, or is not what was
+    packed.
     """
     try:
         # A memoryview, since bytes() would take a number for a length.
@@ -47,8 +73,7 @@ def unpack(saved, maker):
         made_by = arrays[MADE_BY].tobytes().decode()
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"saved: no state of a slot: {error}") from error
-    if made_by != maker:
-        raise ValueError(f"saved: made by {made_by!r}: this slot reads {maker!r}")
+    _check_maker(made_by, maker)
     said = arrays.pop(DIGEST, np.empty(0, np.uint8)).tobytes()
     if said != digest_of(dict(sorted(arrays.items()))).encode():
         raise ValueError("saved: not what was saved: its digest is another one")

@@ -1,14 +1,14 @@
 """Slot: everything that one sequence leaves behind, as one thing to digest, fork, save and reset."""
 
 import numpy as np
-import xxhash
 
 from qsa.model import qsa
 
+from .identity import identity
 from .kv_state import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
 from .memory import MAX_CELLS, room
 from .request import integer
-from .serialization import VERSION, check_forms, checked_integers, digest_of, pack, unpack
+from .serialization import check_forms, checked_integers, digest_of, maker_of, pack, unpack
 
 
 class Slot:
@@ -97,7 +97,8 @@ class Slot:
         return other
 
     def save(self):
-        """The state as bytes (a safetensors file) for :meth:`restore`, in a slot of any page size and capacity."""
+        """The state as bytes (a safetensors file) for :meth:`restore`, in a slot of any page size and capacity whose
+        model has the same identity (``engine/identity.py``)."""
         arrays = self._arrays() | self._draft_arrays()
         if "draft.span" in arrays:
             logits, streams = self.draft.tip
@@ -105,14 +106,8 @@ class Slot:
         return pack(arrays, self._maker())
 
     def _maker(self):
-        """Who can read what is saved here: the layout, the model's configuration and weights, the K/V format."""
-        model = self.model
-        digest = xxhash.xxh3_128(f"{model.config} {model.rule} {model.draft_norm}".encode())
-        for name, tensor in sorted(model.stored.items()):
-            for array in tensor if isinstance(tensor, tuple) else (tensor,):
-                # A page of every tensor tells two models apart; reading all of a large one would take seconds.
-                digest.update(f"{name} {array.shape} ".encode() + np.ascontiguousarray(array.reshape(-1)[:4096]).data)
-        return f"{VERSION} {model.arithmetic} {self.kv_format} {digest.hexdigest()}"
+        """Who can read what is saved here: the version, the model's identity, the K/V format."""
+        return maker_of(identity(self.model), self.kv_format)
 
     def restore(self, saved):
         """Continue the sequence that :meth:`save` gave; what was here is gone.

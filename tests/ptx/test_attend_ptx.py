@@ -30,8 +30,6 @@ def test_int8_and_q4_0_spill_on_no_target_they_run_on():
     """The table of spills may not take them in; that it tells the truth is for ``test_ptx.py``."""
     spilling = {name for name, row in ROWS.items() if row.spilled}
     assert spilling and not {"attend_exact_int8", "attend_exact_int8_few", "attend_exact_q4_0"} & spilling
-        name for name, row in ROWS.items() if row.spilled
-    }
 
 
 def test_spills_are_declared_for_targets_that_are_compiled():

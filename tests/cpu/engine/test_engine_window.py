@@ -200,8 +200,8 @@ def test_restore_refuses_what_does_not_fit_and_changes_nothing(model):
     other_format, other_model = Slot(model, 60, kv_format="q4_0"), Slot(engine_model(draft_norm="streams"), 60)
     for bad, into, message in (
         (saved, target, "41 cells: the slot holds 40"),
-        (saved, other_format, "made by"),
-        (saved, other_model, "made by"),
+        (saved, other_format, "saved with K/V format 'int8': this slot has 'q4_0'"),
+        (saved, other_model, "saved with another configuration"),
         (b"nothing", target, "no state of a slot"),
         (saved[:-7], target, "no state of a slot"),
         (None, target, "no state of a slot"),

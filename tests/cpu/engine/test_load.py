@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from qsa.engine.identity import identity
 from qsa.engine.load import load_model, save_quantised
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
@@ -145,6 +146,38 @@ def test_a_model_saved_and_loaded_is_the_same(published, tmp_path):
     same = (tmp_path / arithmetic / "model.safetensors" for arithmetic in ("exact", "float"))
     assert next(same).read_bytes() == next(same).read_bytes()
     same_weights(load_model(tmp_path / "exact").stored, load_model(published).stored)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+def test_every_form_of_equal_weights_has_one_identity(arithmetic, published, tmp_path):
+    """Loaded twice, in shards with experts one by one, saved quantised and loaded again, on any backend: a saved slot
+    is restored into each of them. A changed weight is another identity."""
+    for name in ("shards", "changed"):
+        (tmp_path / name).mkdir()
+    shards = write(tmp_path / "shards", stored_one_by_one(cast(np.float32)), shards=3)
+    found = [identity(load_model(folder, "cpu", arithmetic)) for folder in (published, published, shards)]
+    if arithmetic == "exact":
+        save_quantised(load_model(published), tmp_path / "quantised")
+        found += [identity(load_model(tmp_path / "quantised", backend)) for backend in ("cpu", "reference")]
+    assert len(set(found)) == 1
+    tensors = cast(np.float32)
+    tensors["model.layers.0.mlp.experts.down_proj"][-1] *= -1
+    other = identity(load_model(write(tmp_path / "changed", tensors), "cpu", arithmetic))
+    assert other.configuration == found[0].configuration and other.weights != found[0].weights
+
+
+def test_a_float_model_of_codes_and_one_of_their_values_have_one_identity(quantised, tmp_path):
+    """Their tables stay in the form in which they come; the rows that they give are the same."""
+    values = load_model(quantised).dequantised().tensors
+    values = {name: x if x.dtype == np.int64 else x.astype(np.float32) for name, x in values.items()}
+    lifted = load_model(write(tmp_path, values), arithmetic="float")
+    assert identity(load_model(quantised, arithmetic="float")) == identity(lifted)
+
+
+def test_weights_are_hashed_when_they_are_loaded(published, monkeypatch):
+    model = load_model(published)
+    monkeypatch.setattr("qsa.engine.identity.weights_digest", None)
+    assert len(identity(model).weights) == 32
 
 
 def test_the_switch_names_the_arithmetic(published):
