@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from qsa.kernels.cpu import jit
+from qsa.kernels.sources import root
 from support.kernel_hashes import hashes
 
 TESTS = Path(__file__).parents[2]
@@ -58,14 +59,14 @@ def test_no_kernel_allows_fast_math():
     assert not any(kernel.targetoptions.get("fastmath") for kernel in kernels)
 
 
-def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path, monkeypatch):
+def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path):
     """numba alone looks at the kernel's own file; here the stamp covers the helpers and the reference's constants."""
-    shutil.copytree(Path(jit.__file__).parent, tmp_path, dirs_exist_ok=True)
-    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
-    assert jit._stamp() == jit.STAMP
-    with (tmp_path / "scalar.py").open("a") as helper:
+    for folder in ("kernels", "reference"):
+        shutil.copytree(root() / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    assert jit.stamp(tmp_path) == jit.STAMP
+    with (tmp_path / "kernels" / "cpu" / "scalar.py").open("a") as helper:
         helper.write("# changed\n")
-    assert jit._stamp() != jit.STAMP
+    assert jit.stamp(tmp_path) != jit.STAMP
 
     @jit.kernel
     def two():
