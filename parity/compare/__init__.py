@@ -1,1 +1,1 @@
-"""Comparing a result with the truth: equality, errors within bounds, where a failure began, inputs that were changed."""
+"""Comparing a result with the truth: equality, error bounds, the place of a failure, inputs that were changed."""
