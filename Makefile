@@ -8,6 +8,7 @@ STAMP := $(VENV)/.stamp
 PARITY ?=
 GATE ?=
 WORKERS ?= auto
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py
 
 .DEFAULT_GOAL := help
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_mode.py tests/sim/test_stream_scratch.py \
@@ -41,7 +42,7 @@ parity: $(STAMP)  ## hold the kernels to the reference and the goldens, on the G
 
 test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/qsa env
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(LINT)
 	@$(BIN)/pytest -n $(WORKERS) -rs
 
 # A skip is no success here: without the wheels nothing is started.
@@ -67,8 +68,8 @@ golden: $(STAMP)  ## recompute every golden from the reference and compare
 	@$(BIN)/qsa env
 	@$(BIN)/qsa golden check
 
-lint: $(STAMP)  ## ruff: lint and format
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(STAMP)  ## ruff: lint and format; mypy: types
+	@$(LINT)
 
 clean:  ## remove the environment, reports and caches
 	rm -rf $(VENV) .venv-cuda build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -47,7 +47,12 @@ def checkout(tmp_path):
 
     def run(tests=0, gate=0, cuda=0, wheels=0):
         qsa = QSA.format(python=sys.executable, fingerprint=FINGERPRINT, records=str(records), gate=gate)
-        default = {"qsa": qsa, "ruff": "#!/bin/sh\n", "pytest": f"#!/bin/sh\necho the tests\nexit {tests}\n"}
+        default = {
+            "qsa": qsa,
+            "ruff": "#!/bin/sh\n",
+            "python": "#!/bin/sh\n",
+            "pytest": f"#!/bin/sh\necho the tests\nexit {tests}\n",
+        }
         second = {
             "python": f"#!/bin/sh\nexit {wheels}\n",
             "pytest": f'#!/bin/sh\necho with wheels "$@"\nexit {cuda}\n',
