@@ -14,6 +14,8 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from numbers import Integral
+from types import ModuleType
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,18 @@ MAX_SPLITS = 20
 WINDOW_ROWS = 8
 """Rows of a window: a call of more is a prompt's, which the switch of the split schedule leaves alone (section 8)."""
 
-_refusals = Counter()
+_refusals: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()
 
 
-def check_schedule(operation, schedule):
+def check_schedule(operation: str, schedule: str) -> None:
     """Raises ValueError unless ``schedule`` is one of ``operation``'s."""
     allowed = OPERATIONS[operation].schedules
     if schedule not in allowed:
         raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(allowed)}")
 
 
-def check_splits(schedule, splits):
+def check_splits(schedule: str, splits: int | None) -> None:
     """Raises ValueError unless ``splits`` is None or, in the schedule ``split`` alone, an integer that it takes."""
     if splits is None:
         return
@@ -65,20 +67,20 @@ def check_splits(schedule, splits):
         raise ValueError(f"splits = {splits}: must be an integer from 1 to {MAX_SPLITS}")
 
 
-def refuse(operation, reason):
+def refuse(operation: str, reason: str) -> Literal[False]:
     """Count a refusal of ``operation`` and return False. ``reason``: format, device, geometry, scratch or schedule."""
     with _lock:
         _refusals[operation, reason] += 1
     return False
 
 
-def refusals():
+def refusals() -> dict[tuple[str, str], int]:
     """Counts of refusals so far: (operation, reason) -> times."""
     with _lock:
         return dict(_refusals)
 
 
-def load_backend(name):
+def load_backend(name: str) -> ModuleType:
     """The backend ``name``: one of :data:`BACKENDS`, or any importable module that defines an operation.
 
     Raises ValueError when it cannot be imported, naming what is missing, or defines no operation.

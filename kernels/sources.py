@@ -5,7 +5,6 @@ gave it. Both are out of date when one of those files changes, so the files are 
 """
 
 import ast
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +17,7 @@ PROJECT = "qsa"
 
 def root() -> Path:
     """Folder that holds the folders of the project, ``kernels`` and ``reference`` among them."""
-    return Path(importlib.util.find_spec(f"{PROJECT}.kernels").origin).parent.parent
+    return Path(__file__).parent.parent
 
 
 def content(path: Path) -> bytes:
@@ -88,9 +87,9 @@ def _imported(path: Path, source: bytes, where: Path) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=1024)
-def _imports(source: bytes) -> tuple:
+def _imports(source: bytes) -> tuple[tuple[int, str | None, tuple[str, ...] | None], ...]:
     """(level, module, names) of every import statement of ``source``; names is None for ``import module``."""
-    found = []
+    found: list[tuple[int, str | None, tuple[str, ...] | None]] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found += [(0, alias.name, None) for alias in node.names]

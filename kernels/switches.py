@@ -4,10 +4,12 @@ Source: design section 8. Names of the STRATA family keep the names under which 
 """
 
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from typing import Any, Self
 
 ARITHMETICS = ("exact", "float")
 
@@ -24,10 +26,10 @@ class Switches:
     arithmetic: str = "exact"
 
     @classmethod
-    def from_environment(cls, environment=os.environ):
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
         """Switches of an environment. Raises ValueError naming the variable when a value is not one of those
         allowed."""
-        values = {}
+        values: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(VARIABLES[field.name], "")
             allowed = ARITHMETICS if field.name == "arithmetic" else ("0", "1")
@@ -52,16 +54,16 @@ VARIABLES = {
 
 _from_environment = cache(Switches.from_environment)
 
-_override = ContextVar("switches", default=None)
+_override: ContextVar[Switches | None] = ContextVar("switches", default=None)
 
 
-def switches():
+def switches() -> Switches:
     """The process's switches, read from the environment at the first call; within :func:`override` those it makes."""
     return _override.get() or _from_environment()
 
 
 @contextmanager
-def override(**values):
+def override(**values: Any) -> Iterator[Switches]:
     """Within the block :func:`switches` has these ``values`` in place of the ones outside it; the environment is not
     touched. It holds for the calling thread, may be nested, and yields the :class:`Switches`.
 
@@ -71,8 +73,9 @@ def override(**values):
         allowed = ARITHMETICS if name == "arithmetic" else (False, True)
         if name in VARIABLES and value not in allowed:
             raise ValueError(f"{name} = {value!r}: allowed are {' and '.join(map(repr, allowed))}")
-    token = _override.set(replace(switches(), **values))
+    overridden = replace(switches(), **values)
+    token = _override.set(overridden)
     try:
-        yield _override.get()
+        yield overridden
     finally:
         _override.reset(token)

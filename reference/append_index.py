@@ -5,7 +5,7 @@ import numpy as np
 from .index import Index
 
 
-def _norm_rotate(x, index, rope):
+def _norm_rotate(x: np.ndarray, index: Index, rope: np.ndarray) -> np.ndarray:
     g = index.geometry
     x = x / np.sqrt(np.mean(x * x) + g.eps) * index.weight.astype(np.float64)
     half = g.n_rot // 2
@@ -15,7 +15,7 @@ def _norm_rotate(x, index, rope):
     return x
 
 
-def append_index(raw, steps, index: Index):
+def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     """Append the raw indexer key of every row, in order: pool a block's keys (mean), then norm, then rotate.
 
     raw    [rows, idx_dim], neither normed nor rotated; the row of cell 0 also makes the dead key

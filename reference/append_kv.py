@@ -3,13 +3,15 @@
 The codes are exact to the bit (``formats.py``), so this one form serves the reference and the exact arithmetic.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from .index import check_steps
 from .kv import PagedKV, encode
 
 
-def slots_of(rows, kv, slots):
+def slots_of(rows: int, kv: PagedKV | Sequence[PagedKV], slots: np.ndarray | None) -> tuple[list[PagedKV], np.ndarray]:
     """(list of PagedKV, slot of every row [rows]) from one or several PagedKV and an optional ``slots`` [rows] int32.
 
     Raises ValueError when none is given, when several are given without ``slots``, and when ``slots`` are no integers
@@ -30,7 +32,9 @@ def slots_of(rows, kv, slots):
     return kvs, slots
 
 
-def rows_by_slot(k, v, kv, steps, slots=None):
+def rows_by_slot(
+    k: np.ndarray, v: np.ndarray, kv: PagedKV | Sequence[PagedKV], steps: np.ndarray, slots: np.ndarray | None = None
+) -> list[tuple[PagedKV, np.ndarray, np.ndarray]]:
     """(PagedKV, its rows [m], their positions [m]) of every slot; rows with pos -1 are left out. Arguments and errors
     as :func:`append_kv` has them."""
     n = len(k)
@@ -51,7 +55,7 @@ def rows_by_slot(k, v, kv, steps, slots=None):
     return found
 
 
-def write_cells(target, pos, coded):
+def write_cells(target: PagedKV, pos: np.ndarray, coded: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Store ``coded``, the (codes, scales) of K and of V, at the positions ``pos`` [m] of the PagedKV ``target``."""
     logical, place = np.divmod(pos, target.pool.page_size)
     for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
@@ -63,7 +67,9 @@ def write_cells(target, pos, coded):
             side.scale[page[kept], :, place[kept]] = scale[kept]
 
 
-def append_kv(k, v, kv, steps, slots=None):
+def append_kv(
+    k: np.ndarray, v: np.ndarray, kv: PagedKV | Sequence[PagedKV], steps: np.ndarray, slots: np.ndarray | None = None
+) -> bool:
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
     k, v   [rows, n_head_kv, head_dim] float32, finite; K already normed and rotated by position

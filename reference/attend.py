@@ -1,14 +1,17 @@
 """``attend``, float64: grouped-query attention over the selected cells."""
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 
 from .append_kv import slots_of
 from .formats import rotate
 from .index import check_steps
-from .kv import read_kv
+from .kv import Cells, PagedKV, read_kv
 
 
-def softmax_attention(q, k, v, scale=None):
+def softmax_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float | None = None) -> np.ndarray:
     """Softmax attention of one row over ``n`` cells, every cell selected.
 
     q [n_head, dim]; k, v [n, n_head_kv, dim]; ``scale`` on the scores, 1/sqrt(dim) unless given. Query head h reads KV
@@ -26,7 +29,15 @@ def softmax_attention(q, k, v, scale=None):
     return out.reshape(n_head, dim)
 
 
-def check_attend(q, kv, ids, steps, slots, out, dtype):
+def check_attend(
+    q: np.ndarray,
+    kv: PagedKV | Sequence[PagedKV],
+    ids: np.ndarray,
+    steps: np.ndarray,
+    slots: np.ndarray | None,
+    out: np.ndarray | None,
+    dtype: npt.DTypeLike,
+) -> tuple[list[PagedKV], np.ndarray, np.ndarray]:
     """(slots' PagedKV, slot of every row, output). Raises ValueError on mismatched shapes or ids too narrow."""
     rows = len(q)
     check_steps(steps, rows)
@@ -44,7 +55,7 @@ def check_attend(q, kv, ids, steps, slots, out, dtype):
     return kvs, slots, out
 
 
-def selected_cells(kv, ids, width):
+def selected_cells(kv: PagedKV, ids: np.ndarray, width: int) -> Cells:
     """A row's first ``width`` ids as Cells, without those of -1 and those whose page is not resident.
 
     Raises IndexError on an id beyond the capacity.
@@ -54,7 +65,14 @@ def selected_cells(kv, ids, width):
     return read_kv(kv, ids[page >= 0])
 
 
-def attend(q, kv, ids, steps, slots=None, out=None):
+def attend(
+    q: np.ndarray,
+    kv: PagedKV | Sequence[PagedKV],
+    ids: np.ndarray,
+    steps: np.ndarray,
+    slots: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
     """Attention of every row over its selected cells, on the values that ``kv`` holds.
 
     q      [rows, n_head, head_dim], normed and rotated by position

@@ -8,7 +8,7 @@ TAIL_BONUS = 1e9
 """Added to the score of the block at n_bid when it holds cells, so that the tail wins every cut."""
 
 
-def check_scores(q_idx, index, steps, out):
+def check_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None) -> None:
     """Raises ValueError unless the shapes fit and every row's blocks, the spare one included, fit the index."""
     g = index.geometry
     if q_idx.shape[1:] != (g.idx_heads, g.idx_dim):
@@ -22,7 +22,7 @@ def check_scores(q_idx, index, steps, out):
         raise ValueError(f"out: shape {out.shape}: must be {(rows, index.max_blocks)}")
 
 
-def block_scores(q_idx, index: Index, steps, out=None):
+def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """score(b) = sum over heads of relu(key_b . q_h); block n_bid has the dead key, and 1e9 more when it holds cells.
 
     q_idx  [rows, idx_heads, idx_dim], normed and rotated at the row's own position

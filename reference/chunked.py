@@ -9,7 +9,7 @@ import numpy as np
 CHUNK = 64
 
 
-def chunk_attention(q, k, v, chunk=CHUNK):
+def chunk_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, chunk: int = CHUNK) -> np.ndarray:
     """Softmax attention of one row over ``n`` cells in float32.
 
     q [n_head, dim]; k, v [n, n_head_kv, dim]; scores scaled by 1/sqrt(dim). Returns float32 [n_head, dim], zeros when n
@@ -19,7 +19,8 @@ def chunk_attention(q, k, v, chunk=CHUNK):
     n_head, dim = q.shape
     grouped = q.reshape(k.shape[1], -1, dim)
     factor = np.float32(dim**-0.5)
-    top = mass = value = None
+    top: np.ndarray | None = None
+    mass = value = np.empty(0)
     for start in range(0, len(k), chunk):
         part = slice(start, start + chunk)
         scores = grouped @ k[part].transpose(1, 2, 0) * factor

@@ -18,6 +18,7 @@ format      group  rule
 """
 
 import numpy as np
+import numpy.typing as npt
 
 FORMATS = {
     "int8": ("int8", "int8"),
@@ -35,20 +36,20 @@ GROUP = {"int8": 64, "q4_0": 32}
 """Dims that share a scale."""
 
 
-def _grouped(x, group):
+def _grouped(x: npt.ArrayLike, group: int) -> np.ndarray:
     x = np.asarray(x, np.float32)
     if x.shape[-1] % group:
         raise ValueError(f"last axis = {x.shape[-1]}: must be a multiple of the group of {group} dims")
     return x.reshape(*x.shape[:-1], x.shape[-1] // group, group)
 
 
-def _checked_scale(scale, what):
+def _checked_scale(scale: np.ndarray, what: str) -> np.ndarray:
     if not np.isfinite(scale).all():
         raise ValueError(f"{what}: values must be finite and their scale must fit fp16 (at most 65504)")
     return scale
 
 
-def encode_int8(x):
+def encode_int8(x: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Codes int8 [..., dim] and scales float16 [..., dim/64] of ``x`` [..., dim]. Raises ValueError where a scale would
     not be finite."""
     groups = _grouped(x, GROUP["int8"])
@@ -61,7 +62,7 @@ def encode_int8(x):
     return codes.astype(np.int8).reshape(np.shape(x)), scale
 
 
-def encode_q4_0(x):
+def encode_q4_0(x: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Codes int8 [..., dim] in -8..7 and scales float16 [..., dim/32] of ``x`` [..., dim], which the caller has
     rotated.
 
@@ -82,13 +83,13 @@ def encode_q4_0(x):
     return codes.astype(np.int8).reshape(np.shape(x)), scale
 
 
-def decode(codes, scale):
+def decode(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """float64 values [..., dim] of ``codes`` [..., dim] and ``scale`` [..., groups]; exact."""
     groups = codes.reshape(*scale.shape, codes.shape[-1] // scale.shape[-1]).astype(np.float64)
     return (groups * scale.astype(np.float64)[..., None]).reshape(codes.shape)
 
 
-def pack_nibbles(codes):
+def pack_nibbles(codes: npt.ArrayLike) -> np.ndarray:
     """Bytes uint8 [..., dim/2] of q4_0 codes int8 [..., dim]: of every 32, element j in the low nibble of byte j,
     element 16+j in the high one."""
     codes = np.asarray(codes, np.int8)
@@ -97,7 +98,7 @@ def pack_nibbles(codes):
     return (raw[..., 0, :] | raw[..., 1, :] << 4).reshape(*axes, dim // 2)
 
 
-def unpack_nibbles(packed):
+def unpack_nibbles(packed: npt.ArrayLike) -> np.ndarray:
     """Codes int8 [..., dim] in -8..7 from bytes uint8 [..., dim/2]; the inverse of :func:`pack_nibbles`."""
     packed = np.asarray(packed, np.uint8)
     *axes, size = packed.shape
@@ -106,14 +107,14 @@ def unpack_nibbles(packed):
     return (both.astype(np.int8) - 8).reshape(*axes, 2 * size)
 
 
-def pack_q4_0(codes, scale):
+def pack_q4_0(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """The 18-byte blocks [..., dim/32, 18] uint8 in which q4_0 is exchanged: the fp16 scale, little-endian, then 16
     bytes of nibbles."""
     nibbles = pack_nibbles(codes).reshape(*scale.shape, 16)
     return np.concatenate([scale.astype("<f2")[..., None].view(np.uint8), nibbles], axis=-1)
 
 
-def unpack_q4_0(blocks):
+def unpack_q4_0(blocks: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Codes int8 [..., dim] and scales float16 [..., dim/32] of 18-byte ``blocks`` uint8 [..., dim/32, 18].
 
     Raises ValueError when the last axis is not 18 bytes.
@@ -125,7 +126,7 @@ def unpack_q4_0(blocks):
     return unpack_nibbles(blocks[..., 2:].reshape(*blocks.shape[:-2], 16 * blocks.shape[-2])), scale
 
 
-def rotate(x):
+def rotate(x: np.ndarray) -> np.ndarray:
     """The orthonormal Walsh-Hadamard transform over the last axis, its own inverse; dtype float32 or float64 is kept.
 
     Butterflies of stride 1, 2, 4, ... (a + b at the lower place, a - b at the upper), then times 1/sqrt(dim). For 256

@@ -3,6 +3,7 @@
 Source: the published configuration of Qwen3.8-Flash-Next (`qwen4_exp`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Geometry:
     budget: int = 2048
     eps: float = 1e-6
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("n_head", "n_head_kv", "head_dim", "n_rot", "idx_heads", "idx_dim", "ratio", "budget"):
             value = getattr(self, name)
             if not isinstance(value, (int, np.integer)) or value < 1:
@@ -46,21 +47,21 @@ class Geometry:
             raise ValueError(f"budget = {self.budget}: must be a multiple of ratio = {self.ratio}")
 
     @property
-    def group(self):
+    def group(self) -> int:
         """Query heads per KV head (12)."""
         return self.n_head // self.n_head_kv
 
     @property
-    def top_blocks(self):
+    def top_blocks(self) -> int:
         """Blocks that the rule ``blocks`` selects at most (512)."""
         return self.budget // self.ratio
 
     @property
-    def max_width(self):
+    def max_width(self) -> int:
         """Cells that a row selects at most under either rule (2,051)."""
         return self.budget + self.ratio - 1
 
-    def width(self, n_kv, rule="blocks"):
+    def width(self, n_kv: int, rule: str = "blocks") -> int:
         """Cells a row with ``n_kv`` visible cells selects under ``rule``.
 
         ``blocks``: every cell of min(top_blocks, n_kv // ratio) blocks, plus the tail. ``cells``: min(n_kv, max_width).
@@ -75,7 +76,7 @@ class Geometry:
 REAL = Geometry()
 
 
-def step_records(positions, rule="blocks", geometry=REAL):
+def step_records(positions: Sequence[int] | np.ndarray, rule: str = "blocks", geometry: Geometry = REAL) -> np.ndarray:
     """Step records [rows, 4] int32 (pos, n_kv, n_bid, width) of rows at ``positions``.
 
     A position of -1 makes the record of an unused row: nothing is read or selected for it.

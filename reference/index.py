@@ -4,6 +4,7 @@ Source: design sections 2 and 4; the published model code pools the raw keys of 
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from .geometry import REAL, Geometry
 from .layers.rope import rope_table
@@ -26,7 +27,15 @@ class Index:
     idx_dim does not divide into 32 lanes.
     """
 
-    def __init__(self, max_blocks, weight, geometry: Geometry = REAL, dtype=np.float32, pos_base=0, mscale=1.0):
+    def __init__(
+        self,
+        max_blocks: int,
+        weight: npt.ArrayLike,
+        geometry: Geometry = REAL,
+        dtype: npt.DTypeLike = np.float32,
+        pos_base: int = 0,
+        mscale: float = 1.0,
+    ) -> None:
         g = geometry
         if g.idx_dim % 32:
             raise ValueError(f"idx_dim = {g.idx_dim}: the lane tree needs a multiple of 32")
@@ -44,11 +53,11 @@ class Index:
         self.rope0 = rope_table(np.zeros(1, np.int64), g.n_rot, g.rope_base, mscale)[0]
 
     @property
-    def max_blocks(self):
+    def max_blocks(self) -> int:
         """Blocks that fit, the spare one included: a sequence of n cells needs n // ratio + 1."""
         return len(self.pooled)
 
-    def check_rows(self, raw, steps):
+    def check_rows(self, raw: np.ndarray, steps: np.ndarray) -> None:
         """Raises ValueError unless raw keys [rows, idx_dim] and step records [rows, 4] match and fit the buffers."""
         if raw.ndim != 2 or raw.shape[1] != self.geometry.idx_dim:
             raise ValueError(f"raw: shape {raw.shape}: must be [rows, {self.geometry.idx_dim}]")
@@ -58,7 +67,7 @@ class Index:
             raise ValueError(f"steps: n_bid = {last}: the index holds {self.max_blocks} blocks, the spare one included")
 
 
-def check_steps(steps, rows):
+def check_steps(steps: np.ndarray, rows: int) -> None:
     """Raises ValueError unless ``steps`` is [rows, 4] int32."""
     if steps.shape != (rows, 4) or steps.dtype != np.int32:
         raise ValueError(f"steps: {steps.dtype} {steps.shape}: must be int32 ({rows}, 4)")

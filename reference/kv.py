@@ -6,9 +6,10 @@ give the same results.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from .formats import (
     EXACT_FORMATS,
@@ -51,15 +52,16 @@ class Cells(NamedTuple):
     v_scale: np.ndarray
     resident: np.ndarray
 
-    def values(self):
+    def values(self) -> tuple[np.ndarray, np.ndarray]:
         """K and V as float64 [n, n_head_kv, head_dim], dequantised, in the coding's own (rotated or plain) basis."""
-        return tuple(
+        k, v = (
             decode(codes, scale) if scale.shape[-1] else codes.astype(np.float64)
             for codes, scale in ((self.k_codes, self.k_scale), (self.v_codes, self.v_scale))
         )
+        return k, v
 
 
-def encode(x, coding):
+def encode(x: npt.ArrayLike, coding: str) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of vectors ``x`` [..., head_dim] float32 in one coding, as :class:`Side` stores them (q4_0 is
     rotated and packed)."""
     if coding == "int8":
@@ -75,7 +77,7 @@ def encode(x, coding):
         return x.astype(np.float16), none
 
 
-def _side(coding, shape, head_dim):
+def _side(coding: str, shape: tuple[int, ...], head_dim: int) -> Side:
     groups = head_dim // GROUP[coding] if coding in GROUP else 0
     dtype, size = {
         "int8": (np.int8, head_dim),
@@ -92,7 +94,7 @@ class Pool:
     Raises ValueError on an unknown format, a page count or page size below 1, or a head_dim the format cannot group.
     """
 
-    def __init__(self, format, n_pages, page_size=4, geometry: Geometry = REAL):
+    def __init__(self, format: str, n_pages: int, page_size: int = 4, geometry: Geometry = REAL) -> None:
         if format not in FORMATS:
             raise ValueError(f"format = {format!r}: allowed are {', '.join(FORMATS)}")
         if n_pages < 1 or page_size < 1:
@@ -108,7 +110,7 @@ class Pool:
         self.k, self.v = (_side(coding, shape, geometry.head_dim) for coding in FORMATS[format])
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of codes and scales."""
         return sum(array.nbytes for side in (self.k, self.v) for array in (side.codes, side.scale))
 
@@ -127,7 +129,7 @@ class PagedKV:
     table: np.ndarray
     host: Pool | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.table = np.ascontiguousarray(self.table, np.int32)
         if self.table.ndim != 1:
             raise ValueError(f"table: {self.table.ndim} axes: must be one entry per logical page")
@@ -146,7 +148,15 @@ class PagedKV:
                 raise ValueError(f"host: {host.n_pages} pages: the table has {self.table.size}")
 
     @classmethod
-    def new(cls, format, capacity, page_size=4, geometry=REAL, table=None, host=False):
+    def new(
+        cls,
+        format: str,
+        capacity: int,
+        page_size: int = 4,
+        geometry: Geometry = REAL,
+        table: npt.ArrayLike | None = None,
+        host: bool = False,
+    ) -> Self:
         """Empty K/V for ``capacity`` cells; the identity page table unless ``table`` is given, with a host copy when
         ``host`` is true."""
         n_pages = -(-capacity // page_size)
@@ -156,16 +166,16 @@ class PagedKV:
         return cls(Pool(format, physical, page_size, geometry), table, copy)
 
     @property
-    def capacity(self):
+    def capacity(self) -> int:
         """Cells that the page table can address."""
         return self.table.size * self.pool.page_size
 
     @property
-    def exact(self):
+    def exact(self) -> bool:
         """Whether the exact arithmetic is defined for this format."""
         return self.pool.format in EXACT_FORMATS
 
-    def locate(self, cells):
+    def locate(self, cells: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """(physical page, place in the page) of logical ``cells`` [n]; page -1 where the cell is -1 or its page is not
         resident.
 
@@ -181,7 +191,7 @@ class PagedKV:
         return page, np.where(valid, cells % self.pool.page_size, 0)
 
 
-def read_kv(kv, cells):
+def read_kv(kv: PagedKV, cells: npt.ArrayLike) -> Cells:
     """The logical ``cells`` [n] of ``kv`` as :class:`Cells`; a cell of -1 or of a page that is not resident reads as 0
     and not resident.
 
@@ -190,11 +200,13 @@ def read_kv(kv, cells):
     page, place = kv.locate(cells)
     resident = page >= 0
 
-    def side(stored):
+    def cells_of(stored: Side) -> tuple[np.ndarray, np.ndarray]:
         codes, scale = stored.codes[page, :, place], stored.scale[page, :, place].astype(np.float32)
         codes = unpack_nibbles(codes) if stored.coding == "q4_0" else codes
         return np.where(resident[:, None, None], codes, 0).astype(codes.dtype), np.where(
             resident[:, None, None], scale, 0
         )
 
-    return Cells(*side(kv.pool.k), *side(kv.pool.v), resident)
+    k_codes, k_scale = cells_of(kv.pool.k)
+    v_codes, v_scale = cells_of(kv.pool.v)
+    return Cells(k_codes, k_scale, v_codes, v_scale, resident)

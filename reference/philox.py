@@ -8,7 +8,11 @@ half of the counter is the 64-bit ``stream``, the lower half the index of a bloc
 overlap, and word ``i`` of a stream is word ``i % 4`` of block ``i // 4``.
 """
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 ROUNDS = 10
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -20,13 +24,13 @@ _HALF = np.uint64(32)
 _CHUNK = 8192
 
 
-def _check_u64(name, value):
+def _check_u64(name: str, value: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value < 2**64:
         raise ValueError(f"{name} = {value!r}: must be an integer from 0 to 2^64 - 1")
     return int(value)
 
 
-def _rounds(counter, key, out):
+def _rounds(counter: Iterable[Any], key: Sequence[int], out: np.ndarray) -> None:
     """Ten rounds over one chunk. ``counter``: four uint64 arrays or scalars below 2^32; ``out`` uint32 [n, 4]."""
     n = len(out)
     c0, c1, c2, c3 = counter
@@ -52,7 +56,7 @@ def _rounds(counter, key, out):
         out[:, lane] = value
 
 
-def philox4x32(counters, key):
+def philox4x32(counters: npt.ArrayLike, key: Sequence[int]) -> np.ndarray:
     """The four words of every counter.
 
     counters  uint32 [n, 4], lowest word first
@@ -73,11 +77,11 @@ def philox4x32(counters, key):
     return out
 
 
-def _split(value):
+def _split(value: int) -> tuple[int, int]:
     return value & _MASK, value >> 32
 
 
-def blocks(seed, stream, indices):
+def blocks(seed: int, stream: int, indices: npt.ArrayLike) -> np.ndarray:
     """The four words of each block of ``stream``.
 
     seed, stream  integers below 2^64
@@ -99,7 +103,7 @@ def blocks(seed, stream, indices):
     return out
 
 
-def words(seed, stream, start, count):
+def words(seed: int, stream: int, start: int, count: int) -> np.ndarray:
     """Words ``start`` to ``start + count - 1`` of ``stream``.
 
     seed, stream  integers below 2^64

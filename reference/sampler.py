@@ -12,8 +12,10 @@ purpose alone, not on what was drawn before or in which batch.
 
 from dataclasses import dataclass, fields
 from math import isfinite, log
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .philox import blocks
 
@@ -52,7 +54,7 @@ class Sampling:
     presence: float = 0.0
     max_candidates: int = 64
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             kinds = (int, np.integer) if field.type is int else (int, float, np.integer, np.floating)
@@ -75,7 +77,7 @@ class Sampling:
             raise ValueError(f"repeat = {self.repeat!r}: must be above 0")
 
     @property
-    def greedy(self):
+    def greedy(self) -> bool:
         """Whether nothing is drawn."""
         return self.temperature <= 0
 
@@ -87,7 +89,7 @@ GREEDY = Sampling(temperature=0.0)
 """The largest logit, no penalties."""
 
 
-def uniform(seed, positions, purpose):
+def uniform(seed: int, positions: npt.ArrayLike, purpose: int) -> np.ndarray:
     """The uniform numbers float64 [n] of ``positions`` for one ``purpose``.
 
     positions  an integer that is not negative, or [n] of them
@@ -97,7 +99,7 @@ def uniform(seed, positions, purpose):
     return (blocks(seed, purpose, positions)[:, 0] >> 8) / 2.0**24
 
 
-def penalised(logits, history, options: Sampling):
+def penalised(logits: npt.ArrayLike, history: npt.ArrayLike, options: Sampling) -> np.ndarray:
     """Logits float64 [vocab] after the repeat, frequency and presence penalties of the last ``last_n`` tokens.
 
     logits   [vocab]
@@ -127,7 +129,7 @@ def penalised(logits, history, options: Sampling):
     return row
 
 
-def _largest(row, k):
+def _largest(row: np.ndarray, k: int) -> np.ndarray:
     """The ids of the k largest of ``row``, descending, ties to the lower id; -inf never among them."""
     ids = np.arange(row.size)
     if k < row.size:
@@ -137,12 +139,14 @@ def _largest(row, k):
     return ids[np.argsort(-row[ids], kind="stable")][:k]
 
 
-def _softmax(logits):
+def _softmax(logits: np.ndarray) -> np.ndarray:
     weight = np.exp(logits - logits[0])
     return weight / weight.sum()
 
 
-def distribution(logits, history=(), options: Sampling = DEFAULT):
+def distribution(
+    logits: npt.ArrayLike, history: npt.ArrayLike = (), options: Sampling = DEFAULT
+) -> tuple[np.ndarray, np.ndarray]:
     """What the chain leaves of one row, in its order.
 
     logits   [vocab], finite or -inf
@@ -168,7 +172,7 @@ def distribution(logits, history=(), options: Sampling = DEFAULT):
         return ids[: kept.size], _softmax((kept - kept[0]) / options.temperature)
 
 
-def pick(ids, probabilities, u):
+def pick(ids: np.ndarray, probabilities: np.ndarray, u: npt.ArrayLike) -> Any:
     """Inverse of the distribution function: the first id whose cumulative probability exceeds u, in the list's order.
 
     ids [k]; probabilities [k], not negative, not all 0, of any sum; u in [0, 1), a number or an array [n].
@@ -179,7 +183,7 @@ def pick(ids, probabilities, u):
     return ids[np.searchsorted(reach, np.asarray(u) * reach[-1], side="right")]
 
 
-def sample(logits, history, options: Sampling, seed, position):
+def sample(logits: npt.ArrayLike, history: npt.ArrayLike, options: Sampling, seed: int, position: int) -> int:
     """The token id drawn from one row at ``position``, with the uniform number of purpose :data:`PICK`.
 
     Arguments as :func:`distribution`; a greedy chain uses neither seed nor position. Returns an int. Raises ValueError

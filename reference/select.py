@@ -4,12 +4,15 @@ Source: design section 6. Works on scores of any float dtype; the order is total
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from .geometry import REAL, RULES, Geometry
 from .index import check_steps
 
 
-def check_select(scores, steps, ids, rule, geometry):
+def check_select(
+    scores: np.ndarray, steps: np.ndarray, ids: np.ndarray | None, rule: str, geometry: Geometry
+) -> np.ndarray:
     """The output array, -1 throughout. Raises ValueError on mismatched shapes, an unknown rule, or ids too narrow."""
     if rule not in RULES:
         raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
@@ -29,7 +32,7 @@ def check_select(scores, steps, ids, rule, geometry):
     return ids
 
 
-def rank_blocks(scores):
+def rank_blocks(scores: npt.ArrayLike) -> np.ndarray:
     """Blocks [n] in order of preference: score descending, ties to the lower index, -0 as +0, NaN last."""
     scores = np.asarray(scores) + 0.0
     index = np.arange(len(scores))
@@ -37,7 +40,14 @@ def rank_blocks(scores):
     return np.lexsort((index, -np.where(np.isnan(scores), 0, scores), np.isnan(scores)))
 
 
-def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
+def select(
+    scores: np.ndarray,
+    steps: np.ndarray,
+    ids: np.ndarray | None = None,
+    *,
+    rule: str = "blocks",
+    geometry: Geometry = REAL,
+) -> np.ndarray:
     """The selected cells of every row, ascending and unique.
 
     scores  [rows, blocks] float: entries 0 to n_bid - 1 are complete blocks; the tail is selected whatever its score

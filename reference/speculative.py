@@ -14,12 +14,16 @@ Every row after the first rejection is ignored. Row t of a window is at ``positi
 drafts before it: their tokens count for the penalties as accepted ones would.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from .sampler import ACCEPT, GREEDY, PICK, RESIDUAL, Sampling, distribution, pick, sample, uniform
 
 
-def check_window(logits, drafts):
+def check_window(logits: npt.ArrayLike, drafts: Iterable[int]) -> tuple[np.ndarray, list[int]]:
     """(logits, drafts as a list of ints) of a window; raises ValueError on mismatched shapes or an unknown draft."""
     logits = np.asarray(logits)
     if logits.ndim != 2 or not len(logits):
@@ -33,7 +37,15 @@ def check_window(logits, drafts):
     return logits, drafts
 
 
-def exact_match(logits, drafts, history, options: Sampling, seed, position, draw=sample):
+def exact_match(
+    logits: npt.ArrayLike,
+    drafts: Iterable[int],
+    history: Iterable[int],
+    options: Sampling,
+    seed: int,
+    position: int,
+    draw: Callable[..., int] = sample,
+) -> tuple[int, list[int]]:
     """Each row draws as :func:`qsa.reference.sampler.sample` does; a draft stands while it equals its row's draw.
 
     logits    [rows, vocab]
@@ -54,7 +66,13 @@ def exact_match(logits, drafts, history, options: Sampling, seed, position, draw
     return len(emitted) - 1, emitted
 
 
-def greedy(logits, drafts, history=(), options: Sampling = GREEDY, draw=sample):
+def greedy(
+    logits: npt.ArrayLike,
+    drafts: Iterable[int],
+    history: Iterable[int] = (),
+    options: Sampling = GREEDY,
+    draw: Callable[..., int] = sample,
+) -> tuple[int, list[int]]:
     """A draft stands while it is its row's largest logit after the penalties, ties to the lower id.
 
     Arguments and result as :func:`exact_match`; the temperature of ``options`` must be 0 or less.
@@ -64,7 +82,7 @@ def greedy(logits, drafts, history=(), options: Sampling = GREEDY, draw=sample):
     return exact_match(logits, drafts, history, options, seed=0, position=0, draw=draw)
 
 
-def _check_list(listed):
+def _check_list(listed: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     ids, q = np.asarray(listed[0], np.int64), np.asarray(listed[1], np.float64)
     if ids.ndim != 1 or ids.shape != q.shape or np.unique(ids).size != ids.size:
         raise ValueError(
@@ -77,7 +95,14 @@ def _check_list(listed):
     return ids, q
 
 
-def judge(ids, probabilities, draft, listed, u_accept, u_residual):
+def judge(
+    ids: np.ndarray,
+    probabilities: np.ndarray,
+    draft: int,
+    listed: tuple[npt.ArrayLike, npt.ArrayLike] | None,
+    u_accept: npt.ArrayLike,
+    u_residual: npt.ArrayLike,
+) -> tuple[Any, Any]:
     """One decision of rejection sampling, for one number u of each kind or for arrays [n] of them.
 
     ids, probabilities  what the row's own chain leaves, as :func:`qsa.reference.sampler.distribution` gives it
@@ -113,7 +138,15 @@ def judge(ids, probabilities, draft, listed, u_accept, u_residual):
     return accepted, np.where(accepted, draft, rejected)
 
 
-def rejection(logits, drafts, lists, history, options: Sampling, seed, position):
+def rejection(
+    logits: npt.ArrayLike,
+    drafts: Iterable[int],
+    lists: Sequence[tuple[npt.ArrayLike, npt.ArrayLike] | None],
+    history: Iterable[int],
+    options: Sampling,
+    seed: int,
+    position: int,
+) -> tuple[int, list[int]]:
     """Rejection sampling over a window.
 
     lists  [rows - 1], for each draft the (ids [k], probabilities [k]) it was drawn from, or None

@@ -52,7 +52,7 @@ def _append(raw, positions, tail, dead, pooled, weight, rope, rope0, eps):
         _norm_rotate(mean, weight, rope[block], eps, pooled[block])
 
 
-def append_index(raw, steps, index: Index):
+def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     """Append the raw indexer key of every row, in order; arguments and errors as ``reference.exact.append_index``.
 
     raw    [rows, idx_dim] float32, neither normed nor rotated

@@ -4,12 +4,14 @@ Source: design section 7; the codes are those of ``reference/formats.py``. Every
 written.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from qsa.reference.append_kv import rows_by_slot, write_cells
 from qsa.reference.formats import GROUP
 from qsa.reference.formats import rotate as check_rotation
-from qsa.reference.kv import encode
+from qsa.reference.kv import PagedKV, Side, encode
 
 from ..ops import refuse
 from .jit import kernel
@@ -87,7 +89,7 @@ def _encode(x, q4_0, codes, scale):
     return -1
 
 
-def _encoded(x, side):
+def _encoded(x: np.ndarray, side: Side) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of x [rows, heads, dim] as ``side`` stores them."""
     if side.coding not in GROUP:
         return encode(x, side.coding)
@@ -104,7 +106,9 @@ def _encoded(x, side):
     return codes.view(side.codes.dtype), scale.view(np.float16)
 
 
-def append_kv(k, v, kv, steps, slots=None):
+def append_kv(
+    k: np.ndarray, v: np.ndarray, kv: PagedKV | Sequence[PagedKV], steps: np.ndarray, slots: np.ndarray | None = None
+) -> bool:
     """Write the cell at ``pos`` of every row; arguments and errors as ``reference.append_kv``.
 
     k, v   [rows, n_head_kv, head_dim] float32, finite; K already normed and rotated by position

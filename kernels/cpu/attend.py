@@ -4,10 +4,14 @@ A schedule cuts the work; the kernels are the same. ``batch``, ``multi``, ``prom
 as the scratch allows; ``step``: one row per launch; ``split``: besides, each row's cells in parts.
 """
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 
 from qsa.reference.attend import check_attend
 from qsa.reference.formats import rotate
+from qsa.reference.kv import PagedKV
 
 from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, check_splits, refuse
 from ..switches import ARITHMETICS, switches
@@ -17,7 +21,9 @@ SCRATCH = 64 << 20
 """Bytes of scratch in one launch at most, unless a single row needs more; further rows take further launches."""
 
 
-def _settled(schedule, splits, arithmetic, rows):
+def _settled(
+    schedule: str | None, splits: int | None, arithmetic: str | None, rows: int
+) -> tuple[str, int | None, str]:
     """The three keyword arguments with their defaults filled in; splits is None outside the split schedule."""
     arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     if arithmetic not in ARITHMETICS:
@@ -35,7 +41,7 @@ def _settled(schedule, splits, arithmetic, rows):
     return schedule, splits, arithmetic
 
 
-def _refusal(kvs, arithmetic):
+def _refusal(kvs: Sequence[PagedKV], arithmetic: str) -> str | None:
     """The reason for which these pools are refused, or None."""
     for kv in kvs:
         if not kv.exact if arithmetic == "exact" else kv.pool.format == "f64":
@@ -45,14 +51,25 @@ def _refusal(kvs, arithmetic):
     return None
 
 
-def _check_ids(ids, widths, kvs, slots):
+def _check_ids(ids: np.ndarray, widths: np.ndarray, kvs: Sequence[PagedKV], slots: np.ndarray) -> None:
     capacity = np.array([kv.capacity for kv in kvs], np.int64)[slots][:, None]
     bad = ((ids < -1) | (ids >= capacity)) & (np.arange(ids.shape[1]) < widths[:, None])
     for row in np.flatnonzero(bad.any(axis=1)):
         kvs[slots[row]].locate(ids[row, : widths[row]])
 
 
-def attend(q, kv, ids, steps, slots=None, out=None, *, schedule=None, splits=None, arithmetic=None):
+def attend(
+    q: np.ndarray,
+    kv: PagedKV | Sequence[PagedKV],
+    ids: np.ndarray,
+    steps: np.ndarray,
+    slots: np.ndarray | None = None,
+    out: np.ndarray | None = None,
+    *,
+    schedule: str | None = None,
+    splits: int | None = None,
+    arithmetic: str | None = None,
+) -> np.ndarray | Literal[False]:
     """Attention of every row over its selected cells; arguments as ``reference.attend``, bits as the arithmetic says.
 
     q           [rows, n_head, head_dim] float32, normed and rotated by position

@@ -9,6 +9,8 @@ import numba
 import numpy as np
 
 from qsa.reference.exact.scalar import QUERY_BITS
+from qsa.reference.geometry import Geometry
+from qsa.reference.kv import PagedKV
 
 from .gather import Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
 from .jit import kernel
@@ -252,12 +254,20 @@ def _outputs(job, found, finite, coding, tops, sums, out):
                 row[d] += ZERO
 
 
-def row_bytes(geometry, width, splits):
+def row_bytes(geometry: Geometry, width: int, splits: int | None) -> int:
     """Bytes of scratch that :func:`attend_rows` needs for a row, about."""
     return geometry.n_head * (4 * width + 8 * geometry.head_dim * (splits or 1))
 
 
-def attend_rows(q, kv, rows, ids, widths, splits, out):
+def attend_rows(
+    q: np.ndarray,
+    kv: PagedKV,
+    rows: np.ndarray,
+    ids: np.ndarray,
+    widths: np.ndarray,
+    splits: int | None,
+    out: np.ndarray,
+) -> None:
     """Exact attention of the rows numbered ``rows`` [n] int64, all of ``kv``, each row's cells cut into ``splits``
     parts (None: one).
 

@@ -9,6 +9,9 @@ Exponentials are exp2 of scores in log2 units, as in the exact arithmetic: no ma
 import numba
 import numpy as np
 
+from qsa.reference.geometry import Geometry
+from qsa.reference.kv import PagedKV
+
 from .gather import FP16, Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
 from .jit import kernel
 from .scalar import NAN, SCORE_LIMIT, ZERO, exp2_fraction, floor, half_to_float, rotate, scaled
@@ -139,12 +142,20 @@ def _merge(job, coding, found, finite, sums, out):
                     rotate(row)
 
 
-def row_bytes(geometry, width, splits):
+def row_bytes(geometry: Geometry, width: int, splits: int | None) -> int:
     """Bytes of scratch that :func:`attend_rows` needs for a row, about."""
     return 4 * geometry.n_head * (geometry.head_dim + 4) * (splits or -(-width // CHUNK))
 
 
-def attend_rows(q, kv, rows, ids, widths, splits, out):
+def attend_rows(
+    q: np.ndarray,
+    kv: PagedKV,
+    rows: np.ndarray,
+    ids: np.ndarray,
+    widths: np.ndarray,
+    splits: int | None,
+    out: np.ndarray,
+) -> None:
     """Float attention of the rows numbered ``rows`` [n] int64, all of ``kv``.
 
     ``splits`` cuts each row's chunks of 64 cells into that many pieces of equal length (the last ones may be empty);

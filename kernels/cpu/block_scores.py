@@ -4,6 +4,8 @@ Source: design section 4; the bits are those of ``reference/exact/block_scores.p
 dim, so every addition of the tree is one vector operation over blocks, and all rows read the tile's keys once.
 """
 
+from typing import Literal
+
 import numba
 import numpy as np
 
@@ -101,7 +103,9 @@ def _dead(q, dead, steps, ratio, out):
         out[row, n_bid] = total if total == total else NAN
 
 
-def block_scores(q_idx, index: Index, steps, out=None, *, schedule=None):
+def block_scores(
+    q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None = None, *, schedule: str | None = None
+) -> np.ndarray | Literal[False]:
     """Scores of every block for every row; arguments, result and errors as ``reference.exact.block_scores``.
 
     q_idx     [rows, idx_heads, idx_dim] float32, normed and rotated at the row's own position

@@ -6,6 +6,8 @@ A pool is addressed as ``codes`` [pages * n_head_kv * page_size, bytes] uint8 an
 
 import numpy as np
 
+from qsa.reference.kv import Side
+
 from .jit import kernel
 from .scalar import half_to_float, rotate
 
@@ -17,7 +19,7 @@ TILE = 64
 arithmetic no bit depends on it alone: a chunk has 64 cells."""
 
 
-def flat(side):
+def flat(side: Side) -> tuple[np.ndarray, np.ndarray, int]:
     """(codes uint8 [places, bytes], scale uint16 [places, groups], coding) of a pool's :class:`Side`, as views.
 
     Arrays that are not contiguous are copied; for reading only.

@@ -1,6 +1,9 @@
 """How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
 
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numba
 
@@ -14,7 +17,7 @@ OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
 
 
-def stamp(where=None):
+def stamp(where: Path | None = None) -> str:
     """Hash of all sources that a CPU kernel can read: whatever value it freezes, its file is among them.
 
     where  folder of the project, the one that runs unless given
@@ -25,7 +28,7 @@ def stamp(where=None):
 STAMP = stamp()
 
 
-def kernel(function=None, **options):
+def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """``numba.njit`` with :data:`OPTIONS`, as a decorator with or without options of its own.
 
     numba ties a cached kernel to the time stamp of the one file it stands in, so a change in a helper's file would run

@@ -1,13 +1,15 @@
 """The sampling chain on rows of logits, with the tokens and masses of ``reference/exact/sampler.py``."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from qsa.reference.exact import sampler as exact
 from qsa.reference.exact.sampler import ERRORS, option_rows
-from qsa.reference.sampler import GREEDY, PICK
+from qsa.reference.sampler import GREEDY, PICK, Sampling
 
 from .jit import kernel
 from .philox import uniform
@@ -25,7 +27,7 @@ class Lists(NamedTuple):
     masses: np.ndarray
     counts: np.ndarray
 
-    def of(self, row):
+    def of(self, row: int) -> tuple[np.ndarray, np.ndarray]:
         """(ids, masses) of one row; raises ValueError where it failed."""
         n = int(self.counts[row])
         if n < 0:
@@ -36,13 +38,13 @@ class Lists(NamedTuple):
 LIST_DTYPES = (np.int32, np.uint64, np.int32)
 
 
-def new_lists(rows, cap=64):
+def new_lists(rows: int, cap: int = 64) -> Lists:
     """:class:`Lists` with room for ``cap`` tokens a row."""
     shapes = ((rows, cap), (rows, cap), rows)
     return Lists(*(np.empty(shape, dtype) for shape, dtype in zip(shapes, LIST_DTYPES, strict=True)))
 
 
-def check_tokens(tokens):
+def check_tokens(tokens: npt.ArrayLike) -> None:
     """Raises ValueError naming the first row of ``tokens`` that holds an error code, and what is wrong with it."""
     for row, token in enumerate(np.asarray(tokens).tolist()):
         if token < 0:
@@ -80,7 +82,7 @@ def _sample(logits, options, history, slots, lengths, seeds, positions, purpose,
         _sample_row(i, logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists)
 
 
-def integers(name, value, rows, dtype, least, most):
+def integers(name: str, value: npt.ArrayLike, rows: int, dtype: npt.DTypeLike, least: int, most: int) -> np.ndarray:
     """``value`` (an integer, or [rows] of them) as dtype [rows]; ValueError unless from ``least`` to ``most``."""
     array = np.asarray(value)
     if array.dtype.kind not in "iu" or array.shape not in ((), (rows,)):
@@ -91,7 +93,19 @@ def integers(name, value, rows, dtype, least, most):
     return np.ascontiguousarray(np.broadcast_to(array, rows).astype(dtype))
 
 
-def sample(logits, options, history, lengths, seeds, positions, *, slots=None, purpose=PICK, tokens=None, lists=None):
+def sample(
+    logits: npt.ArrayLike,
+    options: Sampling | Sequence[Sampling] | np.ndarray,
+    history: npt.ArrayLike,
+    lengths: npt.ArrayLike,
+    seeds: npt.ArrayLike,
+    positions: npt.ArrayLike,
+    *,
+    slots: npt.ArrayLike | None = None,
+    purpose: int = PICK,
+    tokens: np.ndarray | None = None,
+    lists: Lists | None = None,
+) -> np.ndarray:
     """One token for each row, as ``reference.exact.sampler.sample``; greedy rows draw nothing.
 
     logits     [rows, vocab] float32
@@ -137,6 +151,6 @@ def sample(logits, options, history, lengths, seeds, positions, *, slots=None, p
     return tokens
 
 
-def argmax(logits, tokens=None):
+def argmax(logits: npt.ArrayLike, tokens: np.ndarray | None = None) -> np.ndarray:
     """The largest logit of each row, ties to the lower id; arguments and result as :func:`sample`."""
     return sample(logits, GREEDY, np.empty((1, 0), np.int32), 0, 0, 0, slots=0, tokens=tokens)

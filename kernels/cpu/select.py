@@ -93,7 +93,15 @@ def _select(scores, steps, ratio, ids):
         _select_row(np.int64(row), scores, steps, ratio, ids)
 
 
-def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL, schedule=None):
+def select(
+    scores: np.ndarray,
+    steps: np.ndarray,
+    ids: np.ndarray | None = None,
+    *,
+    rule: str = "blocks",
+    geometry: Geometry = REAL,
+    schedule: str | None = None,
+) -> np.ndarray:
     """The selected cells of every row, ascending and unique; arguments, result and errors as ``reference.select``.
 
     scores    [rows, blocks] float, taken as float32; of any layout

@@ -9,6 +9,7 @@ enough. The lists may come from any device's sampler, as NumPy arrays.
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from qsa.reference.exact.sampler import U_BITS
 from qsa.reference.sampler import ACCEPT, PICK, RESIDUAL
@@ -135,7 +136,9 @@ def _judge_rows(own, drafts, listed, seeds, positions, accepted, tokens):
             accepted[row], tokens[row] = _judge(p[0], p[1], draft, q[0], q[1], u_accept, u_residual)
 
 
-def judge(own, drafts, listed, seeds, positions):
+def judge(
+    own: Lists, drafts: npt.ArrayLike, listed: Lists, seeds: npt.ArrayLike, positions: npt.ArrayLike
+) -> tuple[np.ndarray, np.ndarray]:
     """Rejection sampling: a decision for each row.
 
     own        :class:`Lists`: what the rows' chains left, from ``sample(..., lists=own)``
@@ -160,12 +163,12 @@ def judge(own, drafts, listed, seeds, positions):
     return accepted, tokens
 
 
-def match(tokens, drafts):
+def match(tokens: npt.ArrayLike, drafts: npt.ArrayLike) -> np.ndarray:
     """Exact match, and greedy: accepted bool [rows], where the row's own token is the draft it judges."""
     return np.asarray(tokens) == np.asarray(drafts)
 
 
-def emitted(accepted, tokens):
+def emitted(accepted: np.ndarray, tokens: np.ndarray) -> tuple[int, list[int]]:
     """(accepted drafts, tokens emitted: a list of one more) of one window's rows, as the reference's forms give them.
 
     Raises ValueError when a row that is emitted failed.

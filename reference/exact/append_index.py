@@ -6,7 +6,7 @@ from ..index import Index
 from .scalar import lane_sum
 
 
-def _norm_rotate(x, index, rope):
+def _norm_rotate(x: np.ndarray, index: Index, rope: np.ndarray) -> np.ndarray:
     g = index.geometry
     one = np.float32(1)
     mean = lane_sum(x * x) / np.float32(g.idx_dim)
@@ -18,7 +18,7 @@ def _norm_rotate(x, index, rope):
     return x
 
 
-def append_index(raw, steps, index: Index):
+def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     """Append the raw indexer key of every row, in order.
 
     raw    [rows, idx_dim] float32, neither normed nor rotated

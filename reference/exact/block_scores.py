@@ -10,16 +10,17 @@ CHUNK = 4096
 """Blocks scored at a time: bounds the products held to 4096 * heads * dim floats (8 MiB)."""
 
 
-def _score(keys, q):
-    total = None
+def _score(keys: np.ndarray, q: np.ndarray) -> np.ndarray:
+    total: np.ndarray | None = None
     for head in q:
         dot = lane_sum(keys * head)
         dot = np.where(dot <= 0, np.float32(0), dot)
         total = dot if total is None else total + dot
+    assert total is not None, "an index has at least one head"
     return total
 
 
-def block_scores(q_idx, index: Index, steps, out=None):
+def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Scores of every block for every row: lane tree per head, relu per head, heads added in ascending order.
 
     q_idx  [rows, idx_heads, idx_dim] float32, normed and rotated at the row's own position

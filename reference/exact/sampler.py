@@ -27,9 +27,11 @@ top_p, or s within |s| * 3.9e-7 + 1e-7 of log2(min_p) (log2 is good to 2e-7). Th
 at most 4 * 2^-24 of the magnitudes that meet in it.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..philox import blocks
 from ..sampler import DEFAULT, PICK, Sampling
@@ -79,7 +81,7 @@ class Constants(NamedTuple):
     presence: np.float32
 
     @property
-    def penalises(self):
+    def penalises(self) -> bool:
         """Whether the penalties can change a logit."""
         return self.repeat != 1 or self.frequency != 0 or self.presence != 0
 
@@ -88,7 +90,7 @@ WORDS = len(Constants._fields)
 """Words of an option row, in the order of the fields; floats as their bits."""
 
 
-def constants(options: Sampling):
+def constants(options: Sampling) -> Constants:
     """:class:`Constants` of ``options``. Raises ValueError on a penalty that float32 cannot hold."""
     most, normal = float(LARGEST), float(LEAST_NORMAL)
     for name, least in (("repeat", normal), ("frequency", -most), ("presence", -most)):
@@ -115,7 +117,7 @@ def constants(options: Sampling):
     )
 
 
-def option_rows(options, rows):
+def option_rows(options: Sampling | Sequence[Sampling], rows: int) -> np.ndarray:
     """Option rows int32 [rows, :data:`WORDS`], as kernels take them.
 
     options  a Sampling for all rows, or a sequence of one for each
@@ -134,16 +136,16 @@ def option_rows(options, rows):
     return table
 
 
-def uniform(seed, positions, purpose):
+def uniform(seed: int, positions: npt.ArrayLike, purpose: int) -> np.ndarray:
     """The uniform numbers of ``reference.sampler.uniform`` times 2^24, int64 [n]; arguments and errors as there."""
     return (blocks(seed, purpose, positions)[:, 0] >> 8).astype(np.int64)
 
 
-def _clamped(x):
+def _clamped(x: np.ndarray) -> np.ndarray:
     return np.fmax(np.fmin(x, LARGEST), -LARGEST)
 
 
-def penalised(logits, history, options: Sampling):
+def penalised(logits: npt.ArrayLike, history: npt.ArrayLike, options: Sampling) -> np.ndarray:
     """Logits float32 [vocab] after the penalties; arguments and errors as ``reference.sampler.penalised``, and a
     ValueError for a vocabulary beyond :data:`MOST_TOKENS`. ``logits`` [vocab] float, taken as float32."""
     row = np.array(logits, np.float32)
@@ -172,23 +174,25 @@ def penalised(logits, history, options: Sampling):
     return row
 
 
-def _log2_units(kept, scale):
+def _log2_units(kept: np.ndarray, scale: np.float32) -> np.ndarray:
     """s of a list's logits, descending float32 [k], against its first."""
     with np.errstate(over="ignore"):
         return np.fmax((kept - kept[0]) * scale, -SCORE_LIMIT)
 
 
-def _masses(s):
+def _masses(s: np.ndarray) -> np.ndarray:
     r, n = exp2(s)
     return rounded(r, MASS_BITS + n).astype(np.uint64)
 
 
-def _ceil_share(total, share, bits):
+def _ceil_share(total: int, share: int, bits: int) -> int:
     """ceil(total * share / 2^bits) as Python integers."""
     return -(-int(total) * int(share) >> bits)
 
 
-def distribution(logits, history=(), options: Sampling = DEFAULT):
+def distribution(
+    logits: npt.ArrayLike, history: npt.ArrayLike = (), options: Sampling = DEFAULT
+) -> tuple[np.ndarray, np.ndarray]:
     """What the chain leaves of one row.
 
     logits   [vocab] float, taken as float32, finite or -inf
@@ -214,7 +218,7 @@ def distribution(logits, history=(), options: Sampling = DEFAULT):
     return ids[: kept.size], _masses(_log2_units(kept, c.scale))
 
 
-def draw(masses, u):
+def draw(masses: Sequence[int] | np.ndarray, u: int) -> int:
     """Index of the first of ``masses`` whose cumulative sum, times 2^24, exceeds ``u`` times the sum of all.
 
     masses  [k] non-negative integers of any size, not all 0
@@ -227,7 +231,9 @@ def draw(masses, u):
     return next(i for i, upto in enumerate(reach) if upto > threshold)
 
 
-def sample(logits, history, options: Sampling, seed, position, purpose=PICK):
+def sample(
+    logits: npt.ArrayLike, history: npt.ArrayLike, options: Sampling, seed: int, position: int, purpose: int = PICK
+) -> int:
     """The token id drawn from one row at ``position``, with the uniform number of ``purpose``.
 
     Arguments as :func:`distribution`; a greedy chain uses neither seed nor position. Returns an int. Raises ValueError
@@ -239,7 +245,7 @@ def sample(logits, history, options: Sampling, seed, position, purpose=PICK):
     return int(ids[draw(masses, uniform(seed, position, purpose)[0])])
 
 
-def distance_bound(masses, scaled):
+def distance_bound(masses: np.ndarray, scaled: np.ndarray) -> float:
     """Bound of the total variation between the distribution of ``masses`` [k] and float64's on the same logits and the
     same list, ``scaled`` = s [k] in log2 units: see the module. Of float64's own roundings it knows nothing."""
     share = masses.astype(np.float64) / float(masses.sum())

@@ -5,6 +5,7 @@ NumPy's element-wise float32 operations are just that.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 EXP2 = tuple(
     float.fromhex(c)
@@ -57,7 +58,7 @@ QUERY_BITS = 22
 """A query is rint(q * 2^(22 - e)): 22 bits and sign, 2^22 itself included."""
 
 
-def exp2(x):
+def exp2(x: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """(r, n): float32 r in 1..2 and int32 n with r * 2^n = 2^x to 1.2e-7, for float32 ``x`` of magnitude at most 2^24.
 
     n = floor(x); f = x - n; r = Horner in f, float32 multiply and add.
@@ -71,20 +72,20 @@ def exp2(x):
     return r, n.astype(np.int32)
 
 
-def scale(x, exponent):
+def scale(x: npt.ArrayLike, exponent: npt.ArrayLike) -> np.ndarray:
     """float32 of ``x`` (float32) times 2^``exponent`` (integer), rounded once, so also right among subnormals."""
     factor = np.ldexp(1.0, np.clip(exponent, -700, 700))
     return (np.asarray(x, np.float64) * factor).astype(np.float32)
 
 
-def rounded(x, exponent):
+def rounded(x: npt.ArrayLike, exponent: npt.ArrayLike) -> np.ndarray:
     """int64 of rint(x * 2^exponent) for float32 ``x`` below 4 and an exponent of at most 40; 0 below exponent -1."""
     exponent = np.asarray(exponent, np.int64)
     value = np.rint(np.asarray(x, np.float64) * np.ldexp(1.0, np.clip(exponent, -60, 40)))
     return np.where(exponent < -1, 0, value).astype(np.int64)
 
 
-def fixed_point(q):
+def fixed_point(q: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """(qi, e) of float32 ``q`` [..., dim]: the least e with max|q| < 2^e, and qi = rint(q * 2^(22 - e)) int64.
 
     All zero: e = 0. A vector that is not finite gives qi = 0, e = 0; the caller poisons it.
@@ -97,7 +98,7 @@ def fixed_point(q):
     return np.rint(np.ldexp(q, QUERY_BITS - e[..., None])).astype(np.int64), e
 
 
-def lane_sum(x):
+def lane_sum(x: np.ndarray) -> np.ndarray:
     """float32 sum over the last axis in the lane tree.
 
     Lane l of 32 holds the consecutive entries l*per .. l*per + per - 1 and adds them left to right; the lanes are added
@@ -114,12 +115,12 @@ def lane_sum(x):
     return total[..., 0]
 
 
-def one_nan(x):
+def one_nan(x: np.ndarray) -> np.ndarray:
     """``x`` float32 with every NaN written as :data:`NAN`."""
     return np.where(np.isnan(x), NAN, x)
 
 
-def column_sum(x, columns):
+def column_sum(x: np.ndarray, columns: int) -> np.ndarray:
     """float32 sum over the last axis in the tree of ``columns`` (a power of two) columns, for an axis of any length.
 
     Column j begins at +0 and adds the entries j, j + columns, j + 2 * columns, ... in ascending order. The columns are
@@ -136,7 +137,7 @@ def column_sum(x, columns):
     return total[..., 0]
 
 
-def exp(x):
+def exp(x: npt.ArrayLike) -> np.ndarray:
     """float32 e^x: exp2 of the rounded product x * log2(e), clamped to +-256; 0 and inf outside float32, NaN for NaN.
 
     Relative error at most 2e-7 + 1.1e-7 * |x|, of which the second part is the product's; a subnormal result is rounded
@@ -148,7 +149,7 @@ def exp(x):
         return np.where(np.isnan(x), NAN, scale(r, n))
 
 
-def log2(x):
+def log2(x: npt.ArrayLike) -> np.ndarray:
     """float32 log2(x) with a relative error of at most 2e-7; -inf for 0, inf for inf, NaN below 0 and for NaN.
 
     x = m * 2^k with sqrt(1/2) <= m < sqrt(2), split exactly; f = m - 1 (exact); k + f * P(f), P by Horner, float32
@@ -169,26 +170,26 @@ def log2(x):
     return np.where((x < 0) | np.isnan(x), NAN, np.where(x == np.inf, x, result))
 
 
-def log(x):
+def log(x: npt.ArrayLike) -> np.ndarray:
     """float32 ln(x): log2(x) * ln(2), rounded."""
     return log2(x) * LN_2
 
 
-def sigmoid(x):
+def sigmoid(x: npt.ArrayLike) -> np.ndarray:
     """float32 1 / (1 + e^-x), from e^-|x| so that nothing overflows; one NaN for a NaN."""
     x = np.asarray(x, np.float32)
     e = exp(-np.abs(x))
     return np.where(x >= 0, np.float32(1), e) / (np.float32(1) + e)
 
 
-def silu(x):
+def silu(x: npt.ArrayLike) -> np.ndarray:
     """float32 x * sigmoid(x); one NaN for a NaN and for -inf."""
     x = np.asarray(x, np.float32)
     with np.errstate(invalid="ignore"):
         return one_nan(x * sigmoid(x))
 
 
-def softplus(x):
+def softplus(x: npt.ArrayLike) -> np.ndarray:
     """float32 log(1 + e^x) = max(x, 0) + log(1 + e) with e = e^-|x|; one NaN for a NaN.
 
     log(1 + e) is log(u) * (e / (u - 1)) with u = 1 + e rounded, and e where u is 1: the quotient takes back what the
@@ -202,7 +203,7 @@ def softplus(x):
     return one_nan(np.where(x > 0, x, np.float32(0)) + rest)
 
 
-def rsqrt(x):
+def rsqrt(x: npt.ArrayLike) -> np.ndarray:
     """float32 1 / sqrt(x), root and quotient rounded."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.float32(1) / np.sqrt(np.asarray(x, np.float32))

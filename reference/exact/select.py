@@ -1,12 +1,13 @@
 """``select``, exact: the same rule over float32 scores through integer keys, as kernels carry it out."""
 
 import numpy as np
+import numpy.typing as npt
 
 from ..geometry import REAL, Geometry
 from ..select import check_select
 
 
-def selection_key(scores):
+def selection_key(scores: npt.ArrayLike) -> np.ndarray:
     """uint32 keys of float32 ``scores``, greater key = preferred: NaN 0, then -inf to +inf, -0 equal to +0."""
     scores = np.asarray(scores, np.float32) + np.float32(0)
     bits = scores.view(np.uint32)
@@ -14,7 +15,7 @@ def selection_key(scores):
     return np.where(np.isnan(scores), np.uint32(0), key)
 
 
-def last_cells(steps, cap):
+def last_cells(steps: np.ndarray, cap: int) -> np.ndarray:
     """Ids [n, cap] int32 of the last cells of every row, itself among them: as many as its step's width, then -1.
 
     steps [n, 4] int32; a row with a width beyond ``cap`` gets the first ``cap`` of them.
@@ -23,7 +24,14 @@ def last_cells(steps, cap):
     return np.where(place < steps[:, 3:4], first + place, np.int32(-1))
 
 
-def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL):
+def select(
+    scores: np.ndarray,
+    steps: np.ndarray,
+    ids: np.ndarray | None = None,
+    *,
+    rule: str = "blocks",
+    geometry: Geometry = REAL,
+) -> np.ndarray:
     """The selected cells of every row, ascending and unique; arguments, result and errors as ``reference.select``.
 
     Blocks above the threshold key whole, then blocks at it in ascending order until the width is reached, the last one

@@ -8,9 +8,11 @@ nothing means that the lists are equal, and then every u has accepted.
 With masses of at most 2^40 and sums of at most 2^62 every product stays below 2^127, which kernels carry in two words.
 """
 
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from .. import speculative
 from ..sampler import ACCEPT, PICK, RESIDUAL, Sampling
@@ -24,7 +26,7 @@ greedy = partial(speculative.greedy, draw=sample)
 """``reference.speculative.greedy`` with the exact sampler."""
 
 
-def check_list(listed):
+def check_list(listed: tuple[npt.ArrayLike, npt.ArrayLike]) -> tuple[np.ndarray, np.ndarray]:
     """``listed`` as (ids int64 [k], masses uint64 [k]).
 
     Raises ValueError unless ids are distinct, and masses are integers from 0 to 2^40, not all 0.
@@ -37,7 +39,14 @@ def check_list(listed):
     return ids, masses.astype(np.uint64)
 
 
-def judge(ids, masses, draft, listed, u_accept, u_residual):
+def judge(
+    ids: np.ndarray,
+    masses: Sequence[int] | np.ndarray,
+    draft: int,
+    listed: tuple[npt.ArrayLike, npt.ArrayLike] | None,
+    u_accept: int,
+    u_residual: int,
+) -> tuple[bool, int]:
     """One decision of rejection sampling.
 
     ids, masses  what the row's own chain leaves, as :func:`qsa.reference.exact.sampler.distribution` gives it
@@ -63,7 +72,15 @@ def judge(ids, masses, draft, listed, u_accept, u_residual):
     return False, int(ids[draw(residual, u_residual)])
 
 
-def rejection(logits, drafts, lists, history, options: Sampling, seed, position):
+def rejection(
+    logits: npt.ArrayLike,
+    drafts: Iterable[int],
+    lists: Sequence[tuple[npt.ArrayLike, npt.ArrayLike] | None],
+    history: Iterable[int],
+    options: Sampling,
+    seed: int,
+    position: int,
+) -> tuple[int, list[int]]:
     """Rejection sampling over a window.
 
     lists  [rows - 1], for each draft the (ids [k], masses [k]) it was drawn from, or None

@@ -1,14 +1,17 @@
 """Causal depthwise convolution with a history, for Gated DeltaNet and PLE. Source: published model code."""
 
 import numpy as np
+import numpy.typing as npt
 
 
-def history(channels, kernel, dilation=1):
+def history(channels: int, kernel: int, dilation: int = 1) -> np.ndarray:
     """The history of a sequence that has not begun: zeros [(kernel - 1) · dilation, channels] float64."""
     return np.zeros(((kernel - 1) * dilation, channels))
 
 
-def causal_conv(x, weight, past, dilation=1):
+def causal_conv(
+    x: np.ndarray, weight: npt.ArrayLike, past: np.ndarray, dilation: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
     """One output per input, each from the input itself and earlier ones. No bias, no activation.
 
     ``x`` [n, channels] float64; ``weight`` [channels, 1, kernel]; ``past`` [(kernel - 1) · dilation, channels]: the

@@ -1,9 +1,15 @@
 """Small functions that every part of the model shares: float64 in, float64 out."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
+
+Value = TypeVar("Value")
 
 
-def linear(x, weight):
+def linear(x: np.ndarray, weight: npt.ArrayLike) -> np.ndarray:
     """x @ weight.T in float64. ``x`` [..., n_in]; ``weight`` [n_out, n_in] of any float dtype; returns [..., n_out].
 
     No part of the model has a bias. Source: published model code.
@@ -11,18 +17,18 @@ def linear(x, weight):
     return x @ np.asarray(weight, np.float64).T
 
 
-def sigmoid(x):
+def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) without overflow at either end."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
-def silu(x):
+def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x)."""
     return x * sigmoid(x)
 
 
-def softplus(x):
+def softplus(x: np.ndarray) -> np.ndarray:
     """log(1 + exp(x)) without overflow.
 
     The published model code (torch) returns x itself above 20; that differs by less than 2.1e-9 and is not followed.
@@ -33,11 +39,11 @@ def softplus(x):
 ACTIVATIONS = {"sigmoid": sigmoid, "silu": silu}
 
 
-def prefixed(prefix, mapping):
+def prefixed(prefix: str, mapping: Mapping[str, Value]) -> dict[str, Value]:
     """The same mapping with ``prefix`` put before every name."""
     return {prefix + name: value for name, value in mapping.items()}
 
 
-def part(mapping, prefix):
+def part(mapping: Mapping[str, Value], prefix: str) -> dict[str, Value]:
     """The entries of ``mapping`` whose names start with ``prefix``, under the rest of their names."""
     return {name[len(prefix) :]: value for name, value in mapping.items() if name.startswith(prefix)}

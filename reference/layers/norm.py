@@ -5,26 +5,27 @@ multiplies by the stored weight itself.
 """
 
 import numpy as np
+import numpy.typing as npt
 
 from .functions import ACTIVATIONS
 
 
-def rms(x, eps):
+def rms(x: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x²) + eps) over the last axis. ``x`` [..., dim] float64; returns the same shape."""
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
 
 
-def rms_norm(x, weight, eps):
+def rms_norm(x: np.ndarray, weight: npt.ArrayLike, eps: float) -> np.ndarray:
     """rms(x) · (1 + weight). ``x`` [..., dim]; ``weight`` [dim] as stored; returns [..., dim]."""
     return rms(x, eps) * (1.0 + np.asarray(weight, np.float64))
 
 
-def group_norm(streams, weight, eps):
+def group_norm(streams: np.ndarray, weight: npt.ArrayLike, eps: float) -> np.ndarray:
     """Each residual stream normed on its own. ``streams`` [n, hc_count, hidden]; ``weight`` [hc_count · hidden]."""
     return rms_norm(streams, np.asarray(weight).reshape(streams.shape[-2:]), eps)
 
 
-def whole_norm(streams, weight, eps):
+def whole_norm(streams: np.ndarray, weight: npt.ArrayLike, eps: float) -> np.ndarray:
     """All streams of a row normed together. ``streams`` [n, hc_count, hidden]; ``weight`` [hc_count · hidden].
 
     Only the draft layer may use it (see mtp.py).
@@ -33,7 +34,7 @@ def whole_norm(streams, weight, eps):
     return rms_norm(flat, weight, eps).reshape(streams.shape)
 
 
-def gated_norm(x, gate, weight, eps, activation):
+def gated_norm(x: np.ndarray, gate: np.ndarray, weight: npt.ArrayLike, eps: float, activation: str) -> np.ndarray:
     """rms(x) · weight · activation(gate), weight without the offset of 1. ``x``, ``gate`` [..., dim]; ``weight`` [dim].
 
     ``activation`` is ``sigmoid`` or ``silu`` (``output_gate_type`` of the configuration).
@@ -41,6 +42,6 @@ def gated_norm(x, gate, weight, eps, activation):
     return rms(x, eps) * np.asarray(weight, np.float64) * ACTIVATIONS[activation](gate)
 
 
-def l2_norm(x, eps=1e-6):
+def l2_norm(x: np.ndarray, eps: float = 1e-6) -> np.ndarray:
     """x / sqrt(sum(x²) + eps) over the last axis. The eps is a constant of the published model code."""
     return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + eps)

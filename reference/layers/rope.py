@@ -4,9 +4,10 @@ For text the three position axes of the published interleaved form carry the sam
 """
 
 import numpy as np
+import numpy.typing as npt
 
 
-def cos_sin(positions, n_rot, base):
+def cos_sin(positions: npt.ArrayLike, n_rot: int, base: float) -> np.ndarray:
     """Cosines and sines in float64. ``positions`` [n] integers; returns [n, n_rot]: cosines, then sines.
 
     Column i of either half belongs to the angle position · base^(-2i / n_rot).
@@ -19,7 +20,7 @@ def cos_sin(positions, n_rot, base):
     return np.concatenate([np.cos(angle), np.sin(angle)], axis=1)
 
 
-def rope_table(positions, n_rot, base, mscale=1.0):
+def rope_table(positions: npt.ArrayLike, n_rot: int, base: float, mscale: float = 1.0) -> np.ndarray:
     """The table that kernels read: :func:`cos_sin` times ``mscale``, rounded once to float32. Returns [n, n_rot].
 
     ``mscale`` is 1 for the published model; position-scaled (YaRN) caches multiply every rotated dim by it.
@@ -27,7 +28,7 @@ def rope_table(positions, n_rot, base, mscale=1.0):
     return (cos_sin(positions, n_rot, base) * mscale).astype(np.float32)
 
 
-def rotate(x, table):
+def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Rotate the first dims of each vector. ``x`` [n, ..., dim] float64; ``table`` [n, n_rot], a row per row of x.
 
     Dim i < n_rot/2 pairs with dim i + n_rot/2; dims from n_rot on pass through.

@@ -6,10 +6,13 @@ does not touch costs no memory. A header is believed only after it has been held
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from .config import LIMIT, Config
 from .text_model import Model
@@ -31,11 +34,11 @@ class CheckpointError(ValueError):
 class Shards:
     """The rows of several arrays [rows, dim] of equal height as one, without joining them. Indexed by row numbers."""
 
-    def __init__(self, arrays):
+    def __init__(self, arrays: Sequence[np.ndarray]) -> None:
         self.arrays, self.height = arrays, len(arrays[0])
         self.shape = (len(arrays) * self.height, *arrays[0].shape[1:])
 
-    def __getitem__(self, rows):
+    def __getitem__(self, rows: npt.ArrayLike) -> np.ndarray:
         """Rows [...] int → [..., dim] float64."""
         rows = np.asarray(rows)
         out = np.empty(rows.shape + self.shape[1:])
@@ -51,18 +54,18 @@ class Experts:
     ``parts``: for every expert a tuple of arrays [rows, in], whose rows follow each other.
     """
 
-    def __init__(self, parts):
+    def __init__(self, parts: Sequence[Sequence[np.ndarray]]) -> None:
         self.parts = parts
         self.shape = (len(parts), sum(len(one) for one in parts[0]), parts[0][0].shape[1])
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> np.ndarray:
         """One expert [out, in] by its number, or several [n, out, in] by an array of numbers; dtype as stored."""
         if np.ndim(index) == 0:
             return np.concatenate(self.parts[index])
         return np.stack([np.concatenate(self.parts[expert]) for expert in index])
 
 
-def load_checkpoint(folder, rule="blocks", draft_norm="whole"):
+def load_checkpoint(folder: Path | str, rule: str = "blocks", draft_norm: str = "whole") -> Model:
     """The :class:`~qsa.reference.model.Model` of a folder with `config.json` and `model.safetensors`, or with an index
     `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model.
 
@@ -79,7 +82,7 @@ def load_checkpoint(folder, rule="blocks", draft_norm="whole"):
         raise CheckpointError(str(error)) from error
 
 
-def read_tensors(folder, codes=False):
+def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[str, Any]]:
     """(:class:`Config`, name -> array) of a folder as :func:`load_checkpoint` takes it; names, but not shapes, are
     those of ``model.shapes``.
 
@@ -143,7 +146,7 @@ def _read_folder(folder):
     return tensors
 
 
-def read_safetensors(path):
+def read_safetensors(path: Path | str) -> dict[str, tuple[str, np.ndarray | None]]:
     """name → (dtype name, array) of one file; the array is mapped, read-only, None for a dtype that no weight has.
 
     Raises CheckpointError unless the header is well-formed, the tensors fill the data without gap or overlap, and

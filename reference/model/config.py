@@ -9,6 +9,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from ..geometry import Geometry
 from .config_fields import check_fields, check_outer, rope_objects
@@ -81,7 +82,7 @@ class Config:
     # Not part of what is computed, and so not of the representation, by which saved states know their model.
     more_eos_token_ids: tuple = dataclasses.field(default=(), repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         set_ = object.__setattr__
         if self.ple_embed_dim is None:
             set_(self, "ple_embed_dim", self.hidden_size)
@@ -153,22 +154,22 @@ class Config:
                 raise _error("eos_token_id", token, f"0 to {self.vocab_size - 1} are allowed")
 
     @property
-    def eos_token_ids(self):
+    def eos_token_ids(self) -> tuple[int, ...]:
         """Every id that ends a text, as a tuple; empty where the model has none."""
         return (() if self.eos_token_id is None else (self.eos_token_id,)) + self.more_eos_token_ids
 
     @property
-    def n_rot(self):
+    def n_rot(self) -> int:
         """Dims of a head that are rotated."""
         return int(self.head_dim * self.partial_rotary_factor)
 
     @property
-    def ngram_heads(self):
+    def ngram_heads(self) -> int:
         """Hashed heads of one PLE layer, over all n-gram sizes from 2 on."""
         return (self.ngram_size - 1) * self.heads_per_ngram
 
     @property
-    def geometry(self):
+    def geometry(self) -> Geometry:
         """Sizes of the QSA layers as :class:`~qsa.reference.geometry.Geometry`."""
         return Geometry(
             n_head=self.num_attention_heads,
@@ -184,7 +185,7 @@ class Config:
         )
 
     @classmethod
-    def from_dict(cls, data):
+    def from_dict(cls, data: dict[str, Any]) -> Self:
         """From the content of a ``config.json``: a text model's, or a multimodal one's with a nested ``text_config``.
 
         Of a multimodal file the nested object is read. What stands around it must not differ from it
@@ -242,7 +243,7 @@ class Config:
         return config
 
     @classmethod
-    def from_file(cls, path):
+    def from_file(cls, path: Path | str) -> Self:
         """From a ``config.json`` file. Raises ValueError as :meth:`from_dict`, also when the file is no JSON."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -250,7 +251,7 @@ class Config:
             raise ValueError(f"config: {Path(path).name}: no JSON: {error}") from error
         return cls.from_dict(data)
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """The content of a ``config.json`` of a text model, of which :meth:`from_dict` makes this configuration."""
         data = dataclasses.asdict(self)
         # The published checkpoint's own name for its QSA layers.

@@ -66,7 +66,7 @@ def rope_objects(data: Mapping, prefix: str = "") -> list[Mapping]:
 
     Raises ValueError when one of them is no object or scales the embedding.
     """
-    found = []
+    found: list[Mapping] = []
     for name in ROPE_OBJECTS:
         pending = [(prefix + name, data[name])] if data.get(name) is not None else []
         while pending:

@@ -1,15 +1,18 @@
 """Gated DeltaNet: linear attention with a decaying state. Source: published model code (its recurrent form)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..layers.conv import causal_conv, history
 from ..layers.functions import linear, sigmoid, silu, softplus
 from ..layers.norm import gated_norm, l2_norm
+from .config import Config
 
 
-def shapes(config):
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes. ``in_proj_qkv`` gives all queries, then all keys, then all values."""
     hidden, heads = config.hidden_size, config.linear_num_value_heads
     wide = heads * config.linear_value_head_dim
@@ -27,7 +30,7 @@ def shapes(config):
     }
 
 
-def qkv_width(config):
+def qkv_width(config: Config) -> int:
     """Channels of the short convolution: queries, keys and values together."""
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     return 2 * keys + config.linear_num_value_heads * config.linear_value_head_dim
@@ -42,13 +45,15 @@ class State:
     past: np.ndarray
 
 
-def init_state(config):
+def init_state(config: Config) -> State:
     """The state of a sequence that has not begun: zeros."""
     memory = np.zeros((config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim))
     return State(memory, history(qkv_width(config), config.linear_conv_kernel_dim))
 
 
-def delta_rule(q, k, v, decay, beta, memory):
+def delta_rule(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, decay: np.ndarray, beta: np.ndarray, memory: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The gated delta rule, row by row.
 
     ``q``, ``k`` [n, heads, key dim]; ``v`` [n, heads, value dim]; ``decay`` (a factor, 0 to 1) and ``beta`` [n, heads];
@@ -65,7 +70,7 @@ def delta_rule(q, k, v, decay, beta, memory):
     return out, memory
 
 
-def forward(x, weights, config, state):
+def forward(x: np.ndarray, weights: Mapping[str, Any], config: Config, state: State) -> np.ndarray:
     """``x`` [n, hidden] float64, the rows after those in ``state``; returns [n, hidden] and advances ``state``."""
     n, key_heads, heads = len(x), config.linear_num_key_heads, config.linear_num_value_heads
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim

@@ -1,11 +1,15 @@
 """Mixture of experts with a shared expert. Source: published model code; ties: design section 6."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from ..layers.functions import linear, sigmoid, silu
+from .config import Config
 
 
-def shapes(config):
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes. The experts are stacked; in ``gate_up_proj`` the gate's rows come before the up rows."""
     hidden, width, shared = config.hidden_size, config.moe_intermediate_size, config.shared_expert_intermediate_size
     return {
@@ -19,7 +23,7 @@ def shapes(config):
     }
 
 
-def route(logits, top):
+def route(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """The experts of each row and their shares. ``logits`` [n, num_experts] float64.
 
     Returns ``ids`` [n, top] int64, best first, ties to the lower id, and ``shares`` [n, top] float64: the softmax over
@@ -32,7 +36,7 @@ def route(logits, top):
     return ids, chosen / chosen.sum(axis=1, keepdims=True)
 
 
-def forward(x, weights, config):
+def forward(x: np.ndarray, weights: Mapping[str, Any], config: Config) -> np.ndarray:
     """``x`` [n, hidden] float64; returns [n, hidden]: the chosen experts by share, plus the gated shared expert.
 
     An expert is down(silu(gate(x)) · up(x)). Experts are added in ascending id, whatever their rank.

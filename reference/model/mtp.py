@@ -6,15 +6,25 @@ SGLang and Strata norm all streams of a row together (``whole``, the default her
 own (``streams``). It changes drafts, never an output.
 """
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
 from ..layers.functions import linear, part, prefixed
 from ..layers.norm import group_norm, rms_norm, whole_norm
 from . import moe, qsa
 from . import streams as hyper
+from .config import Config
+
+if TYPE_CHECKING:
+    from .text_model import Model
 
 NORMS = {"whole": whole_norm, "streams": group_norm}
 
 
-def shapes(config):
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes, without the ``mtp.`` before every name. Embedding and head are the model's own."""
     hidden = config.hidden_size
     names = {
@@ -36,7 +46,7 @@ class Draft:
     Raises ValueError on an unknown norm.
     """
 
-    def __init__(self, model, tensors, norm="whole"):
+    def __init__(self, model: "Model", tensors: Mapping[str, Any], norm: str = "whole") -> None:
         if norm not in NORMS:
             raise ValueError(f"draft_norm = {norm!r}: allowed are {', '.join(NORMS)}")
         self.model, self.norm, self.tensors = model, NORMS[norm], tensors
@@ -45,11 +55,11 @@ class Draft:
         self.mlp_mix = part(tensors, "layers.0.mlp_hyper_connection.")
         self.mixer = part(tensors, "hyper_connection_mixer.")
 
-    def init_state(self):
+    def init_state(self) -> qsa.State:
         """The state of a sequence that has not begun: no cells. Returns qsa.State."""
         return qsa.init_state(self.model.geometry)
 
-    def forward(self, streams, next_ids, state):
+    def forward(self, streams: np.ndarray, next_ids: npt.ArrayLike, state: qsa.State) -> tuple[np.ndarray, np.ndarray]:
         """Propose tokens. ``streams`` [n, hc_count, hidden] float64: the model's final residual streams of the tokens
         at the next n positions; ``next_ids`` [n]: the token after each of them.
 

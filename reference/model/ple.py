@@ -5,20 +5,23 @@ stored ones to the derived ones.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from ..layers.conv import causal_conv, history
 from ..layers.functions import linear, sigmoid, silu
 from ..layers.norm import group_norm
+from .config import Config
 
 MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 
 
-def splitmix64(state):
+def splitmix64(state: int) -> int:
     """One output of the splitmix64 generator whose counter is ``state`` before the step; unsigned 64-bit."""
     z = (state + GAMMA) & MASK
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -26,7 +29,7 @@ def splitmix64(state):
     return z ^ (z >> 31)
 
 
-def _is_prime(number):
+def _is_prime(number: int) -> bool:
     return number > 1 and all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
 
 
@@ -45,8 +48,15 @@ class Hash:
     rows: int
 
 
+def _of_ple(config: Config) -> tuple[int, int]:
+    """``ple_embed_dim`` and ``eos_token_id``. Raises ValueError when the configuration has no end-of-text id."""
+    if config.ple_embed_dim is None or config.eos_token_id is None:
+        raise ValueError("config: eos_token_id: missing: PLE needs it")
+    return config.ple_embed_dim, config.eos_token_id
+
+
 @lru_cache(maxsize=16)
-def hash_constants(config, index):
+def hash_constants(config: Config, index: int) -> Hash:
     """:class:`Hash` of the PLE layer at place ``index`` (from 0) of ``config.ple_layer_ids``.
 
     Head h has the (index · heads + h)-th prime at or above the base, so that no two heads of a model share one.
@@ -56,7 +66,8 @@ def hash_constants(config, index):
     multipliers = tuple(
         2 * (splitmix64((start + GAMMA * (place + 1)) & MASK) % half) + 1 for place in range(config.ngram_size)
     )
-    primes, number = [], config.ngram_vocab_size_base
+    primes: list[int] = []
+    number = config.ngram_vocab_size_base
     while len(primes) < (index + 1) * config.ngram_heads:
         if _is_prime(number):
             primes.append(number)
@@ -67,9 +78,9 @@ def hash_constants(config, index):
     return Hash(multipliers, tuple(sizes), tuple(offsets), -(-sum(sizes) // unit) * unit)
 
 
-def shapes(config, index):
+def shapes(config: Config, index: int) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes of the PLE layer at place ``index`` of ``config.ple_layer_ids``."""
-    wide, embed = config.hc_count * config.hidden_size, config.ple_embed_dim
+    wide, (embed, _) = config.hc_count * config.hidden_size, _of_ple(config)
     return {
         "key_proj.weight": (wide, embed),
         "value_proj.weight": (config.hidden_size, embed),
@@ -81,7 +92,7 @@ def shapes(config, index):
     }
 
 
-def buffers(config, index):
+def buffers(config: Config, index: int) -> dict[str, np.ndarray]:
     """The integer tensors that a checkpoint stores beside the weights, as derived: name → int64 array."""
     hash_ = hash_constants(config, index)
     return {
@@ -91,7 +102,7 @@ def buffers(config, index):
     }
 
 
-def check_buffers(weights, config, index):
+def check_buffers(weights: Mapping[str, Any], config: Config, index: int) -> None:
     """Raises ValueError when a stored integer tensor differs from the derived one."""
     for name, derived in buffers(config, index).items():
         if not np.array_equal(weights[name], derived):
@@ -107,19 +118,19 @@ class State:
     past: np.ndarray
 
 
-def init_state(config):
+def init_state(config: Config) -> State:
     """The state of a sequence that has not begun: missing tokens count as end of text."""
-    tokens = np.full(config.ngram_size - 1, config.eos_token_id, np.int64)
+    tokens = np.full(config.ngram_size - 1, _of_ple(config)[1], np.int64)
     return State(tokens, history(config.hc_count * config.hidden_size, config.ple_conv_kernel_size, config.ngram_size))
 
 
-def ngram_rows(ids, before, config, hash_):
+def ngram_rows(ids: np.ndarray, before: np.ndarray, config: Config, hash_: Hash) -> np.ndarray:
     """Table rows of every token's n-grams. ``ids`` [n] int64; ``before`` [ngram_size - 1] int64: the ids before them.
 
     Returns [n, heads] int64; the heads of the 2-grams come first. Walking back from a token, the first end of text
     and everything older read as end of text; the token's own id cuts nothing.
     """
-    eos, n = config.eos_token_id, len(ids)
+    (_, eos), n = _of_ple(config), len(ids)
     tokens = np.concatenate([before, ids])
     mixed = ids * hash_.multipliers[0]
     cut = np.zeros(n, bool)
@@ -133,12 +144,14 @@ def ngram_rows(ids, before, config, hash_):
     return np.concatenate(rows, axis=1)
 
 
-def signed_root(s):
+def signed_root(s: np.ndarray) -> np.ndarray:
     """sign(s) · sqrt(max(|s|, 1e-6)); 0 stays 0."""
     return np.sign(s) * np.sqrt(np.maximum(np.abs(s), 1e-6))
 
 
-def forward(streams, ids, weights, config, index, state):
+def forward(
+    streams: np.ndarray, ids: np.ndarray, weights: Mapping[str, Any], config: Config, index: int, state: State
+) -> np.ndarray:
     """What PLE adds to the streams. ``streams`` [n, hc_count, hidden] float64; ``ids`` [n] int64.
 
     Returns [n, hc_count, hidden] and advances ``state``. Per stream, the n-gram embedding gives a key that gates a
@@ -148,7 +161,7 @@ def forward(streams, ids, weights, config, index, state):
     rows = ngram_rows(ids, state.tokens, config, hash_constants(config, index))
     state.tokens = np.concatenate([state.tokens, ids])[len(ids) :]
     table = weights["ple_embedding.ngram_embedding.weight"]
-    embedding = np.asarray(table[rows], np.float64).reshape(len(ids), config.ple_embed_dim)
+    embedding = np.asarray(table[rows], np.float64).reshape(len(ids), _of_ple(config)[0])
     eps = config.rms_norm_eps
     key = group_norm(
         linear(embedding, weights["key_proj.weight"]).reshape(streams.shape), weights["norm_key.weight"], eps

@@ -4,19 +4,21 @@ The layer is two steps: :func:`append` puts the keys and values of new cells int
 from it. A row at position p sees the cells 0 to p alone, however many the state already holds.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..attend import softmax_attention
-from ..geometry import step_records
+from ..geometry import Geometry, step_records
 from ..layers.functions import linear, sigmoid
 from ..layers.norm import rms_norm
 from ..layers.rope import cos_sin, rotate
 from ..select import select
 
 
-def shapes(geometry, hidden):
+def shapes(geometry: Geometry, hidden: int) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes. ``q_proj`` gives, head by head, the head's query and then its gate; ``index_qk_proj``
     gives the indexer's query heads and then its one raw key."""
     g = geometry
@@ -47,14 +49,14 @@ class State:
     raw: np.ndarray
 
 
-def init_state(geometry):
+def init_state(geometry: Geometry) -> State:
     """The state of a sequence that has not begun: no cells."""
     g = geometry
     kv, index = (0, g.n_head_kv, g.head_dim), (0, g.idx_dim)
     return State(np.empty(kv), np.empty(kv), np.empty(index), np.empty(index))
 
 
-def append(x, weights, geometry, state):
+def append(x: np.ndarray, weights: Mapping[str, Any], geometry: Geometry, state: State) -> None:
     """Append the cells of ``x`` [n, hidden] float64 at the next positions; advances ``state``.
 
     The raw keys of a complete block are pooled (mean), then normed, then rotated at the block's first position.
@@ -76,7 +78,14 @@ def append(x, weights, geometry, state):
     state.raw = raw[n_new * g.ratio :].copy()
 
 
-def query(x, positions, weights, geometry, state, rule="blocks"):
+def query(
+    x: np.ndarray,
+    positions: Sequence[int] | np.ndarray,
+    weights: Mapping[str, Any],
+    geometry: Geometry,
+    state: State,
+    rule: str = "blocks",
+) -> tuple[np.ndarray, np.ndarray]:
     """Answer the rows ``x`` [n, hidden] float64 at ``positions`` [n], whose own cells the state already holds.
 
     Returns ``y`` [n, hidden] float64 and ``selected`` [n, cells in the state] bool.
@@ -104,7 +113,7 @@ def query(x, positions, weights, geometry, state, rule="blocks"):
     return linear((out * sigmoid(gate)).reshape(n, -1), weights["o_proj.weight"]), selected
 
 
-def score_blocks(q_idx, pooled):
+def score_blocks(q_idx: np.ndarray, pooled: np.ndarray) -> np.ndarray:
     """Sum over the indexer heads of relu(head · key). ``q_idx`` [idx_heads, idx_dim]; ``pooled`` [blocks, idx_dim].
 
     Returns [blocks] float64. The published code divides by sqrt(idx_dim) as well, which changes no order.
@@ -112,12 +121,14 @@ def score_blocks(q_idx, pooled):
     return np.maximum(q_idx @ pooled.T, 0.0).sum(axis=0)
 
 
-def _index_weights(weights, geometry):
+def _index_weights(weights: Mapping[str, Any], geometry: Geometry) -> list[np.ndarray]:
     """The two parts of ``index_qk_proj``: query heads [idx_heads · idx_dim, hidden], raw key [idx_dim, hidden]."""
     return np.split(weights["indexer.index_qk_proj.weight"], [geometry.idx_heads * geometry.idx_dim])
 
 
-def forward(x, weights, geometry, state, rule="blocks"):
+def forward(
+    x: np.ndarray, weights: Mapping[str, Any], geometry: Geometry, state: State, rule: str = "blocks"
+) -> tuple[np.ndarray, np.ndarray]:
     """Append the cells of ``x`` [n, hidden] float64 and answer them. Returns as :func:`query`; advances ``state``."""
     first = len(state.k)
     append(x, weights, geometry, state)

@@ -1,17 +1,20 @@
 """Random models for tests, from raw generator words through a formula of our own."""
 
+from typing import Any
+
 import numpy as np
 
 from . import ple
+from .config import Config
 from .text_model import Model, shapes
 
 
-def uniform(words, scale):
+def uniform(words: np.ndarray, scale: float) -> np.ndarray:
     """((word >> 40) / 2^24 - 0.5) · scale: float64 values that float32 holds too when ``scale`` is a power of two."""
     return ((words >> np.uint64(40)).astype(np.float64) / 2**24 - 0.5) * scale
 
 
-def random_tensors(config, seed, draft=False):
+def random_tensors(config: Config, seed: int, draft: bool = False) -> dict[str, np.ndarray]:
     """Tensors by name, float64 (the stored hash constants int64), for :class:`Model`.
 
     The words are those of PCG64(seed), taken tensor by tensor in sorted order of the names. Every value fits float32.
@@ -40,6 +43,6 @@ def random_tensors(config, seed, draft=False):
     return tensors
 
 
-def random_model(config, seed, draft=False, **options):
+def random_model(config: Config, seed: int, draft: bool = False, **options: Any) -> Model:
     """A random :class:`Model`; ``draft`` gives it a draft layer, ``options`` go to :class:`Model`."""
     return Model(config, random_tensors(config, seed, draft), **options)

@@ -4,13 +4,17 @@ A row carries ``hc_count`` residual streams instead of one. Before a block its i
 the block its output is added to each one with a weight of its own. The last mix, without injection, feeds the head.
 """
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import numpy as np
 
 from ..layers.functions import linear, sigmoid, silu
 from ..layers.norm import group_norm
+from .config import Config
 
 
-def shapes(config, inject=True):
+def shapes(config: Config, inject: bool = True) -> dict[str, tuple[int, ...]]:
     """Tensor names and shapes of one mix. Only the last mix of the model (and of the draft layer) has no injection."""
     wide = config.hc_count * config.hidden_size
     names = {
@@ -23,12 +27,12 @@ def shapes(config, inject=True):
     return names
 
 
-def start(embedding, config):
+def start(embedding: np.ndarray, config: Config) -> np.ndarray:
     """The streams before the first layer: copies of ``embedding`` [n, hidden]. Returns [n, hc_count, hidden]."""
     return np.repeat(embedding[:, None, :], config.hc_count, axis=1)
 
 
-def mix(streams, weights, config):
+def mix(streams: np.ndarray, weights: Mapping[str, Any], config: Config) -> tuple[np.ndarray, np.ndarray]:
     """The input of a block. ``streams`` [n, hc_count, hidden] float64.
 
     Returns ``x`` [n, hidden] and the normed streams [n, hc_count · hidden].
@@ -42,7 +46,9 @@ def mix(streams, weights, config):
     return (share * normed).mean(axis=1), flat
 
 
-def through(streams, weights, config, block):
+def through(
+    streams: np.ndarray, weights: Mapping[str, Any], config: Config, block: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
     """Streams after ``block``: a function from [n, hidden] to [n, hidden]. Returns [n, hc_count, hidden].
 
     Stream c gains 2 · sigmoid(inject_c(normed) / hc_count) · block(mix(streams)).

@@ -5,25 +5,28 @@ cut of a sequence into chunks, up to the rounding of matrix products of differen
 """
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ..geometry import RULES
 from ..layers.functions import linear, part, prefixed
 from . import deltanet, moe, ple, qsa
 from . import streams as hyper
+from .config import Config
 from .mtp import Draft
 from .mtp import shapes as draft_shapes
 
 
-def shapes(config, draft=False):
+def shapes(config: Config, draft: bool = False) -> dict[str, tuple[int, ...]]:
     """Names and shapes of all tensors of a checkpoint, integer ones included; of the draft layer too when asked.
 
     Names are those of a text-only checkpoint; checkpoint.py maps the others to them.
     """
-    names = {
+    names: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocab_size, config.hidden_size),
         "lm_head.weight": (config.vocab_size, config.hidden_size),
     }
@@ -55,7 +58,7 @@ class State:
     attention: list
     ple: list
 
-    def copy(self):
+    def copy(self) -> Self:
         """A state of its own: nothing done with either one is seen in the other."""
         return copy.deepcopy(self)
 
@@ -89,7 +92,9 @@ class Model:
     or on an unknown rule.
     """
 
-    def __init__(self, config, tensors, rule="blocks", draft_norm="whole"):
+    def __init__(
+        self, config: Config, tensors: Mapping[str, Any], rule: str = "blocks", draft_norm: str = "whole"
+    ) -> None:
         if rule not in RULES:
             raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
         self.config, self.rule, self.geometry = config, rule, config.geometry
@@ -102,16 +107,16 @@ class Model:
         self.draft = Draft(self, part(tensors, "mtp."), draft_norm) if has_draft else None
 
     @property
-    def n_layer(self):
+    def n_layer(self) -> int:
         """Layers, without the draft layer."""
         return self.config.num_hidden_layers
 
-    def init_state(self):
+    def init_state(self) -> State:
         """The state of a sequence that has not begun."""
         states = [layer.init_state() for layer in self.layers]
         return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
 
-    def check_ids(self, ids):
+    def check_ids(self, ids: npt.ArrayLike) -> np.ndarray:
         """``ids`` as int64 [n]. Raises ValueError unless they are a non-empty row of integers in the vocabulary."""
         ids = np.asarray(ids)
         if ids.ndim != 1 or not len(ids):
@@ -123,11 +128,11 @@ class Model:
             raise ValueError(f"ids: {bad}: 0 to {self.config.vocab_size - 1} are in the vocabulary")
         return ids.astype(np.int64)
 
-    def embed(self, ids):
+    def embed(self, ids: np.ndarray) -> np.ndarray:
         """Embeddings [n, hidden] float64 of checked ids [n]."""
         return np.asarray(self.embedding[ids], np.float64)
 
-    def forward(self, ids, state, trace=None):
+    def forward(self, ids: npt.ArrayLike, state: State, trace: Trace | None = None) -> Output:
         """Continue a sequence by ``ids`` [n]; returns :class:`Output` and advances ``state``.
 
         A :class:`Trace` given as ``trace`` is filled. Raises ValueError on bad ids, and then changes nothing.
@@ -146,11 +151,11 @@ class Model:
             trace.hidden.append(x)
         return Output(linear(x, self.head), streams)
 
-    def logits(self, ids):
+    def logits(self, ids: npt.ArrayLike) -> np.ndarray:
         """Logits [n, vocab_size] float64 of the whole sequence ``ids`` [n]. Raises ValueError on bad ids."""
         return self.forward(ids, self.init_state()).logits
 
-    def trace(self, ids):
+    def trace(self, ids: npt.ArrayLike) -> Trace:
         """The :class:`Trace` of the whole sequence ``ids`` [n]. Raises ValueError on bad ids."""
         trace = Trace()
         self.forward(ids, self.init_state(), trace)
@@ -160,7 +165,7 @@ class Model:
 class Layer:
     """One layer: PLE where the configuration has it, attention of the layer's kind, MoE."""
 
-    def __init__(self, config, index, tensors):
+    def __init__(self, config: Config, index: int, tensors: Mapping[str, Any]) -> None:
         self.config, self.geometry = config, config.geometry
         self.linear = config.layer_types[index] == "linear_attention"
         self.attention = part(tensors, "linear_attn." if self.linear else "self_attn.")
@@ -170,17 +175,20 @@ class Layer:
         )
         self.mlp, self.ple = part(tensors, "mlp."), part(tensors, "ple.")
         self.ple_index = config.ple_layer_ids.index(index + 1) if self.ple else None
-        if self.ple:
+        if self.ple_index is not None:
             ple.check_buffers(self.ple, config, self.ple_index)
 
-    def init_state(self):
+    def init_state(self) -> tuple[deltanet.State | qsa.State, ple.State | None]:
         """States of a sequence that has not begun: of the attention, and of PLE or None."""
         attention = deltanet.init_state(self.config) if self.linear else qsa.init_state(self.geometry)
         return attention, ple.init_state(self.config) if self.ple else None
 
-    def forward(self, streams, ids, state, ple_state, rule):
+    def forward(
+        self, streams: np.ndarray, ids: np.ndarray, state: Any, ple_state: ple.State | None, rule: str
+    ) -> tuple[np.ndarray, np.ndarray | None]:
         """Streams [n, hc_count, hidden] after the layer, and the cells selected, bool [n, cells] or None."""
-        if self.ple:
+        if self.ple_index is not None:
+            assert ple_state is not None, "the state of a layer with PLE has a part for PLE"
             streams = streams + ple.forward(streams, ids, self.ple, self.config, self.ple_index, ple_state)
         selected = None
 
@@ -196,7 +204,7 @@ class Layer:
         return streams, selected
 
 
-def check_tensors(tensors, expected):
+def check_tensors(tensors: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raises ValueError unless names and shapes of ``tensors`` are those of ``expected`` (name → shape)."""
     for kind, names in (("missing", set(expected) - set(tensors)), ("extra", set(tensors) - set(expected))):
         if names:

@@ -6,7 +6,7 @@ import numpy as np
 from ..jit import kernel
 from ..scalar import NAN, exp, one_nan
 from .gates import swiglu_row
-from .linear import ALONE, fixed_row, fixed_rows, outputs
+from .linear import ALONE, LoadedLinear, fixed_row, fixed_rows, outputs
 
 
 @kernel
@@ -92,7 +92,7 @@ def _experts(x, order, ids, shares, gate_up, down, out):
             y[d] = one_nan(y[d])
 
 
-def route(logits, top):
+def route(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """The experts of each row and their shares; arguments and result as ``reference.exact.experts.route``."""
     logits = np.ascontiguousarray(logits, np.float32)
     ids, shares = np.empty((len(logits), top), np.int64), np.empty((len(logits), top), np.float32)
@@ -100,7 +100,9 @@ def route(logits, top):
     return ids, shares
 
 
-def experts(x, ids, shares, gate_up, down):
+def experts(
+    x: np.ndarray, ids: np.ndarray, shares: np.ndarray, gate_up: LoadedLinear, down: LoadedLinear
+) -> np.ndarray:
     """The chosen experts' outputs by share; arguments and result as ``reference.exact.experts.experts``.
 
     ``gate_up`` and ``down`` come from ``load_linear``.

@@ -106,11 +106,11 @@ def _add_gated(x, gated, mixed, out):
         out[i] = one_nan(x[i] + (gated[i] + one_silu(mixed[i])))
 
 
-def _contiguous(*arrays):
+def _contiguous(*arrays: np.ndarray) -> list[np.ndarray]:
     return [np.ascontiguousarray(x, np.float32) for x in arrays]
 
 
-def scaled_silu(x, divisor):
+def scaled_silu(x: np.ndarray, divisor: float) -> np.ndarray:
     """silu(x / divisor); x float32 of any shape."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
@@ -118,12 +118,12 @@ def scaled_silu(x, divisor):
     return out
 
 
-def silu(x):
+def silu(x: np.ndarray) -> np.ndarray:
     """x * sigmoid(x), float32 of any shape: a quotient by 1 is exact."""
     return scaled_silu(x, 1)
 
 
-def swiglu(gate_up):
+def swiglu(gate_up: np.ndarray) -> np.ndarray:
     """silu(gate) * up; arguments and result as ``reference.exact.gates.swiglu``."""
     gate_up = np.ascontiguousarray(gate_up, np.float32)
     out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
@@ -131,7 +131,7 @@ def swiglu(gate_up):
     return out
 
 
-def sigmoid_gate(x, gate):
+def sigmoid_gate(x: np.ndarray, gate: np.ndarray) -> np.ndarray:
     """x * sigmoid(gate); arguments and result as ``reference.exact.gates.sigmoid_gate``."""
     x, gate = _contiguous(x, gate)
     out = np.empty(x.shape, np.float32)
@@ -140,7 +140,7 @@ def sigmoid_gate(x, gate):
     return out
 
 
-def mix_streams(normed, share):
+def mix_streams(normed: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Mean over the streams of sigmoid(share) * normed, as ``reference.exact.gates.mix_streams``."""
     normed, share = _contiguous(normed, share)
     out = np.empty((len(normed), normed.shape[2]), np.float32)
@@ -148,7 +148,7 @@ def mix_streams(normed, share):
     return out
 
 
-def inject(streams, share, y):
+def inject(streams: np.ndarray, share: np.ndarray, y: np.ndarray) -> np.ndarray:
     """streams + (2 * sigmoid(share / streams)) * y, as ``reference.exact.gates.inject``."""
     streams, share, y = _contiguous(streams, share, y)
     out = np.empty(streams.shape, np.float32)
@@ -156,7 +156,7 @@ def inject(streams, share, y):
     return out
 
 
-def ngram_gate(key, query, value):
+def ngram_gate(key: np.ndarray, query: np.ndarray, value: np.ndarray) -> np.ndarray:
     """The gated value of PLE; arguments and result as ``reference.exact.gates.ngram_gate``."""
     key, query, value = _contiguous(key, query, value)
     out = np.empty(key.shape, np.float32)
@@ -164,7 +164,7 @@ def ngram_gate(key, query, value):
     return out
 
 
-def add(x, y):
+def add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """x + y, as ``reference.exact.gates.add``."""
     x, y = _contiguous(x, y)
     out = np.empty(x.shape, np.float32)
@@ -173,7 +173,7 @@ def add(x, y):
     return out
 
 
-def add_gated(x, gated, mixed):
+def add_gated(x: np.ndarray, gated: np.ndarray, mixed: np.ndarray) -> np.ndarray:
     """x + (gated + silu(mixed)), float32 of one shape."""
     x, gated, mixed = _contiguous(x, gated, mixed)
     out = np.empty(x.shape, np.float32)

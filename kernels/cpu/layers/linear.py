@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from qsa.reference.exact.layers.linear import COLUMNS, GROUP, embed, load_table, padded
+from qsa.reference.exact.layers.linear import COLUMNS, GROUP, QuantisedLinear, embed, load_table, padded
 from qsa.reference.exact.scalar import QUERY_BITS
 
 from ..jit import kernel
@@ -130,13 +130,13 @@ class LoadedLinear(NamedTuple):
     inputs: int
 
 
-def load_linear(weight):
+def load_linear(weight: QuantisedLinear) -> LoadedLinear:
     """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear``."""
     codes, scale = np.ascontiguousarray(padded(weight.codes)), np.ascontiguousarray(weight.scale, np.float32)
     return LoadedLinear(codes, scale, weight.codes.shape[-1])
 
 
-def linear(x, weight):
+def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
     """Rows times a weight matrix; arguments, result and errors as ``reference.exact.linear.linear``.
 
     ``weight`` comes from :func:`load_linear`.

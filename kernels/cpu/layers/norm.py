@@ -66,7 +66,7 @@ def _rotate(x, table, out):
                 y[d] = one_nan(row[d])
 
 
-def rms_norm(x, weight, eps):
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x * (1 / sqrt(ss / dim + eps)) * weight; arguments and result as ``reference.exact.norm.rms_norm``."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
@@ -76,7 +76,7 @@ def rms_norm(x, weight, eps):
     return out
 
 
-def gated_norm(x, gate, weight, eps, activation):
+def gated_norm(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, eps: float, activation: str) -> np.ndarray:
     """The output norm of Gated DeltaNet; arguments and result as ``reference.exact.norm.gated_norm``."""
     x, gate = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(gate, np.float32)
     out = np.empty(x.shape, np.float32)
@@ -85,7 +85,7 @@ def gated_norm(x, gate, weight, eps, activation):
     return out
 
 
-def l2_norm(x, factor):
+def l2_norm(x: np.ndarray, factor: float) -> np.ndarray:
     """x * (1 / sqrt(ss + 1e-6)) * factor; arguments and result as ``reference.exact.norm.l2_norm``."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
@@ -94,7 +94,7 @@ def l2_norm(x, factor):
     return out
 
 
-def rotate(x, table):
+def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Rotate the pairs (i, i + n_rot/2); arguments and result as ``reference.exact.norm.rotate``."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)

@@ -1,5 +1,7 @@
 """Short convolution and gated delta rule, in place on their states, as ``reference/exact/layers/recurrent.py``."""
 
+from collections.abc import Sequence
+
 import numba
 import numpy as np
 
@@ -100,7 +102,13 @@ def _delta_rule(q, k, v, decay, beta, memory, out):
         _heads_all(q, k, v, decay, beta, memory, out)
 
 
-def causal_conv(x, taps, past, dilation=1, spans=None):
+def causal_conv(
+    x: np.ndarray,
+    taps: np.ndarray,
+    past: np.ndarray | Sequence[np.ndarray],
+    dilation: int = 1,
+    spans: Sequence[slice] | None = None,
+) -> np.ndarray:
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``."""
     x = np.ascontiguousarray(x, np.float32)
     check_spans(spans, past, len(x))
@@ -110,7 +118,7 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
     return out
 
 
-def decay_beta(a, b, dt_bias, rate):
+def decay_beta(a: np.ndarray, b: np.ndarray, dt_bias: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Decay and beta of the delta rule; arguments and result as ``reference.exact.recurrent.decay_beta``."""
     a, b = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
     decay, beta = np.empty(a.shape, np.float32), np.empty(a.shape, np.float32)
@@ -118,7 +126,15 @@ def decay_beta(a, b, dt_bias, rate):
     return decay, beta
 
 
-def delta_rule(q, k, v, decay, beta, memory, spans=None):
+def delta_rule(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    decay: np.ndarray,
+    beta: np.ndarray,
+    memory: np.ndarray | Sequence[np.ndarray],
+    spans: Sequence[slice] | None = None,
+) -> np.ndarray:
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``."""
     rows = [np.ascontiguousarray(x, np.float32) for x in (q, k, v, decay, beta)]
     check_spans(spans, memory, len(v))

@@ -4,10 +4,10 @@ import numpy as np
 
 from ..scalar import exp, one_nan
 from .gates import swiglu
-from .linear import linear
+from .linear import QuantisedLinear, linear
 
 
-def route(logits, top):
+def route(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """The experts of each row and their shares. ``logits`` [rows, num_experts] float32.
 
     ids: logit descending, ties to the lower id, -0 equal to +0. shares: exp(logit - best logit), divided by the sum of
@@ -25,7 +25,9 @@ def route(logits, top):
     return ids, one_nan(mass / total[:, None])
 
 
-def experts(x, ids, shares, gate_up, down):
+def experts(
+    x: np.ndarray, ids: np.ndarray, shares: np.ndarray, gate_up: QuantisedLinear, down: QuantisedLinear
+) -> np.ndarray:
     """The chosen experts' outputs by share: share_0 * y_0 + share_1 * y_1 + ..., in rank order, products rounded.
 
     x        [rows, hidden] float32
@@ -37,8 +39,8 @@ def experts(x, ids, shares, gate_up, down):
     """
     parts = np.empty((ids.shape[1], *x.shape), np.float32)
     for expert in np.unique(ids):
-        rows, rank = np.nonzero(ids == expert)
-        parts[rank, rows] = linear(swiglu(linear(x[rows], gate_up.part(expert))), down.part(expert))
+        rows, ranks = np.nonzero(ids == expert)
+        parts[ranks, rows] = linear(swiglu(linear(x[rows], gate_up.part(expert))), down.part(expert))
     with np.errstate(over="ignore", invalid="ignore"):
         total = shares[:, 0, None] * parts[0]
         for rank in range(1, len(parts)):

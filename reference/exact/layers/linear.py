@@ -13,7 +13,8 @@ Eight columns because a GPU warp that reads a weight row in one piece holds eigh
 Codes stay within +-127, so 4 products of 23 by 7 bits fit an int32: |4 * 2^22 * 127| < 2^31.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,16 +44,16 @@ class QuantisedLinear(NamedTuple):
     scale: np.ndarray
 
     @property
-    def shape(self):
+    def shape(self) -> tuple[int, ...]:
         """Shape of the codes."""
         return self.codes.shape
 
-    def part(self, index):
+    def part(self, index: Any) -> "QuantisedLinear":
         """The matrices, or the rows of one, at ``index`` (anything that indexes the leading axes)."""
         return QuantisedLinear(self.codes[index], self.scale[index])
 
 
-def padded(x):
+def padded(x: np.ndarray) -> np.ndarray:
     """``x`` [..., n] filled up with zeros to a multiple of 64 on the last axis."""
     missing = -x.shape[-1] % GROUP
     if not missing:
@@ -60,7 +61,7 @@ def padded(x):
     return np.concatenate([x, np.zeros((*x.shape[:-1], missing), x.dtype)], axis=-1)
 
 
-def quantise(weight):
+def quantise(weight: np.ndarray) -> QuantisedLinear:
     """:class:`QuantisedLinear` of ``weight`` [..., out, in] of any float dtype, by the rule of int8 K/V.
 
     Per 64 inputs: scale = fp16(amax / 127), code = clamp(rint(w / scale), -127, 127), 0 where the scale is 0; in
@@ -72,13 +73,13 @@ def quantise(weight):
     return QuantisedLinear(np.ascontiguousarray(codes[..., :inputs]), scales)
 
 
-def dequantise(weight):
+def dequantise(weight: QuantisedLinear) -> np.ndarray:
     """float32 values [..., out, in] of a :class:`QuantisedLinear`; exact: 7 bits times 11."""
     per_input = np.repeat(weight.scale.astype(np.float32), GROUP, axis=-1)[..., : weight.shape[-1]]
     return weight.codes.astype(np.float32) * per_input
 
 
-def linear(x, weight):
+def linear(x: np.ndarray, weight: QuantisedLinear) -> np.ndarray:
     """Rows times a weight matrix, in the steps at the top of this file.
 
     x       [rows, in] float32
@@ -106,13 +107,13 @@ def linear(x, weight):
     return result
 
 
-def embed(ids, table):
+def embed(ids: np.ndarray, table: QuantisedLinear) -> np.ndarray:
     """Rows of a table: float32 [..., dim] of ``ids`` [...] int64, code * scale, exact. ``table``:
     :class:`QuantisedLinear` [rows, dim]. The ids must be in the table."""
     return dequantise(table.part(ids))
 
 
-def joined(weights):
+def joined(weights: Sequence[Any]) -> Any:
     """Several matrices with the same inputs as one: their outputs one after the other. No output's bytes change.
 
     ``weights``: all :class:`QuantisedLinear`, or all arrays [out, in].
@@ -122,11 +123,11 @@ def joined(weights):
     return QuantisedLinear(*(np.concatenate(arrays, axis=-2) for arrays in zip(*weights, strict=True)))
 
 
-def load_table(table):
+def load_table(table: QuantisedLinear) -> QuantisedLinear:
     """The form in which this backend's :func:`embed` takes a table of rows: as it is."""
     return table
 
 
-def load_linear(weight):
+def load_linear(weight: QuantisedLinear) -> QuantisedLinear:
     """The form in which this backend's :func:`linear` and ``experts`` take a :class:`QuantisedLinear`: as it is."""
     return weight

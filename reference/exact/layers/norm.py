@@ -14,13 +14,13 @@ COLUMNS = 32
 ACTIVATIONS = {"sigmoid": sigmoid, "silu": silu}
 
 
-def _inverse(x, eps):
+def _inverse(x: np.ndarray, eps: float) -> np.ndarray:
     """1 / sqrt(mean of squares + eps) [..., 1]."""
     mean = column_sum(x * x, COLUMNS) / np.float32(x.shape[-1])
     return rsqrt(mean + np.float32(eps))[..., None]
 
 
-def rms_norm(x, weight, eps):
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x * (1 / sqrt(ss / dim + eps)) * weight over the last axis.
 
     x       [rows, ..., dim] float32
@@ -34,7 +34,7 @@ def rms_norm(x, weight, eps):
         return one_nan(x * _inverse(x, eps) * weight)
 
 
-def gated_norm(x, gate, weight, eps, activation):
+def gated_norm(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, eps: float, activation: str) -> np.ndarray:
     """x * (1 / sqrt(ss / dim + eps)) * weight * activation(gate), the output norm of Gated DeltaNet.
 
     x, gate [rows, heads, dim] float32; weight [dim] float32, the checkpoint's own; ``activation`` sigmoid or silu.
@@ -45,7 +45,7 @@ def gated_norm(x, gate, weight, eps, activation):
         return one_nan(x * _inverse(x, eps) * weight * ACTIVATIONS[activation](gate))
 
 
-def l2_norm(x, factor):
+def l2_norm(x: np.ndarray, factor: float) -> np.ndarray:
     """x * (1 / sqrt(ss + 1e-6)) * factor over the last axis. x [rows, heads, dim] float32, ``factor`` float32."""
     x = np.asarray(x, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -53,7 +53,7 @@ def l2_norm(x, factor):
         return one_nan(x * inverse * np.float32(factor))
 
 
-def rotate(x, table):
+def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Rotate the pairs (i, i + n_rot/2) of each vector: a * cos - b * sin and b * cos + a * sin, every product rounded.
 
     x      [rows, heads, dim] float32
