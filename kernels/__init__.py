@@ -1,0 +1,10 @@
+"""Kernels of the operations, of layers and of the sampler, and what a backend is.
+
+``cpu`` and ``cuda`` hold the kernels, ``backend`` the protocols, ``ops`` the table of operations and the choice of a
+backend by name, ``switches`` the environment variables.
+"""
+
+from .backend import Backend, Layers, Operations, Sampler
+from .ops import BACKENDS, OPERATIONS, load_backend
+
+__all__ = ["BACKENDS", "OPERATIONS", "Backend", "Layers", "Operations", "Sampler", "load_backend"]

@@ -106,7 +106,7 @@ def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[
     return config, _join_table(_join_experts(tensors))
 
 
-def _short_name(name):
+def _short_name(name: str) -> str | None:
     """The name as in a text-only checkpoint; None for a tensor that is not of the text model."""
     name = name.replace("model.language_model.", "model.", 1) if name.startswith("model.language_model.") else name
     if name.startswith("language_model."):
@@ -117,7 +117,7 @@ def _short_name(name):
     return name.removeprefix("model.") if name.startswith("model.mtp.") else name
 
 
-def _read_folder(folder):
+def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
     """name → (dtype name, array or None) of all files of the checkpoint."""
     index = folder / "model.safetensors.index.json"
     if not index.exists():
@@ -135,7 +135,7 @@ def _read_folder(folder):
             raise CheckpointError(
                 f"{index.name}: {name}: {file!r}: a plain file name ending in .safetensors is required"
             )
-    tensors = {}
+    tensors: dict[str, tuple[str, np.ndarray | None]] = {}
     for file in sorted(set(where.values())):
         listed = {name for name, place in where.items() if place == file}
         found = read_safetensors(folder / file)
@@ -181,13 +181,13 @@ def read_safetensors(path: Path | str) -> dict[str, tuple[str, np.ndarray | None
     }
 
 
-def _unique(pairs):
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a name appears twice")
     return dict(pairs)
 
 
-def _span(where, entry):
+def _span(where: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
     """(dtype name, shape, begin, end) of one header entry, in bytes from the start of the data."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise CheckpointError(f"{where}: dtype, shape and data_offsets are required")
@@ -206,15 +206,15 @@ def _span(where, entry):
     return dtype, tuple(shape), begin, end
 
 
-def _numbered(tensors, stem, ending):
+def _numbered(tensors: dict[str, Any], stem: str, ending: str) -> list[Any]:
     """The arrays named ``stem`` + number + ``ending``, from 0 to the first that is absent, taken out of ``tensors``."""
-    found = []
+    found: list[Any] = []
     while f"{stem}{len(found)}{ending}" in tensors:
         found.append(tensors.pop(f"{stem}{len(found)}{ending}"))
     return found
 
 
-def _join_table(tensors):
+def _join_table(tensors: dict[str, Any]) -> dict[str, Any]:
     """n-gram tables stored in shards (``ngram_embedding.shard_0.weight``, …) under the name of the whole table."""
     for stem in sorted({name.split(TABLE)[0] + TABLE for name in tensors if TABLE + "shard_" in name}):
         shards = _numbered(tensors, stem + "shard_", ".weight")
@@ -226,7 +226,7 @@ def _join_table(tensors):
     return tensors
 
 
-def _join_experts(tensors):
+def _join_experts(tensors: dict[str, Any]) -> dict[str, Any]:
     """Experts stored one by one (``experts.0.gate_proj.weight``, …) under the names of the stacked ones."""
     for stem in sorted({name.split(".experts.")[0] + ".experts." for name in tensors if ".experts.0." in name}):
         gate, up, down = (_numbered(tensors, stem, f".{kind}_proj.weight") for kind in ("gate", "up", "down"))

@@ -7,6 +7,7 @@ refused when it holds anything but the one value that is implemented: nothing is
 
 import dataclasses
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +27,7 @@ LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_pe
 LIMIT = 2**31 - 1
 
 
-def _sole(name, places):
+def _sole(name: str, places: Iterable[Mapping]) -> Any:
     """The value of ``name`` in several mappings; None when absent. Raises ValueError when they disagree."""
     values = [place[name] for place in places if place.get(name) is not None]
     if any(value != values[0] for value in values[1:]):
@@ -124,7 +125,7 @@ class Config:
             allowed = f"head_dim · factor = {self.n_rot} must be even, at least 2 and at most indexer_head_dim"
             raise _error("partial_rotary_factor", self.partial_rotary_factor, allowed)
 
-    def _check_layers(self):
+    def _check_layers(self) -> None:
         if len(self.layer_types) != self.num_hidden_layers:
             allowed = f"num_hidden_layers = {self.num_hidden_layers} entries are required"
             raise _error("layer_types", list(self.layer_types), allowed)
@@ -132,7 +133,7 @@ class Config:
             if layer_type not in LAYER_TYPES:
                 raise _error("layer_types", layer_type, f"allowed are {', '.join(LAYER_TYPES)}, full_attention")
 
-    def _check_ple(self):
+    def _check_ple(self) -> None:
         for layer in self.ple_layer_ids:
             if type(layer) is not int or not 1 <= layer <= self.num_hidden_layers:
                 raise _error("ple_layer_ids", layer, f"1 to num_hidden_layers = {self.num_hidden_layers} are allowed")
@@ -142,13 +143,13 @@ class Config:
             return
         if self.ngram_size < 2:
             raise _error("ngram_size", self.ngram_size, "at least 2 is required with PLE")
-        if self.ple_embed_dim % self.ngram_heads:
+        if self.ple_embed_dim is not None and self.ple_embed_dim % self.ngram_heads:
             allowed = f"must be a multiple of the {self.ngram_heads} n-gram heads"
             raise _error("ple_embed_dim", self.ple_embed_dim, allowed)
         if type(self.eos_token_id) is not int or not 0 <= self.eos_token_id < self.vocab_size:
             raise _error("eos_token_id", self.eos_token_id, f"0 to {self.vocab_size - 1} are allowed with PLE")
 
-    def _check_eos(self):
+    def _check_eos(self) -> None:
         for token in self.eos_token_ids:
             if type(token) is not int or not 0 <= token < self.vocab_size:
                 raise _error("eos_token_id", token, f"0 to {self.vocab_size - 1} are allowed")
@@ -264,7 +265,7 @@ class Config:
         return {"model_type": MODEL_TYPES[1], **data, "rope_parameters": {"rope_type": "default", **rope}}
 
 
-def _check_quantisation(data):
+def _check_quantisation(data: Mapping) -> None:
     """Raises ValueError on a ``quantization_config`` of ``data`` that says anything but :data:`QUANTISATION`."""
     found = data.get("quantization_config")
     if found is None:
@@ -278,7 +279,7 @@ def _check_quantisation(data):
         raise _error(f"quantization_config.{name}", found[name], "is not supported")
 
 
-def _interval_types(data):
+def _interval_types(data: Mapping) -> list[str]:
     """``layer_types`` where the file leaves them out: every ``full_attention_interval``-th layer (4) is indexed."""
     interval, layers = data.get("full_attention_interval", 4), data.get("num_hidden_layers")
     if type(interval) is not int or interval < 1:

@@ -90,7 +90,7 @@ def check_outer(outer: Mapping, text: Mapping, names: Iterable[str]) -> None:
             raise field_error(name, value, f"the same value is required in text_config, which holds {text.get(name)!r}")
 
 
-def _check_unscaled(place, rope):
+def _check_unscaled(place: str, rope: Mapping) -> None:
     for name in ("rope_type", "type"):
         if rope.get(name) not in (None, "default"):
             raise field_error(f"{place}.{name}", rope[name], "only 'default' is supported")

@@ -82,7 +82,7 @@ class Draft:
         )
         streams = hidden + embedding[:, None, :]
 
-        def attend(x):
+        def attend(x: np.ndarray) -> np.ndarray:
             return qsa.forward(x, self.attention, geometry, state, self.model.rule)[0]
 
         streams = hyper.through(streams, self.attention_mix, config, attend)

@@ -192,7 +192,7 @@ class Layer:
             streams = streams + ple.forward(streams, ids, self.ple, self.config, self.ple_index, ple_state)
         selected = None
 
-        def attend(x):
+        def attend(x: np.ndarray) -> np.ndarray:
             nonlocal selected
             if self.linear:
                 return deltanet.forward(x, self.attention, self.config, state)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from qsa.reference import append_kv as writer
+from qsa.reference import append_kv
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.kv import PagedKV
 
@@ -30,7 +30,7 @@ def store(k, v, fmt, page_size=4, geometry=REAL, rng=None):
     kv = PagedKV.new(fmt, n, page_size, geometry, table)
     steps = np.zeros((n, 4), np.int32)
     steps[:, 0] = np.arange(n)
-    writer.append_kv(k, v, kv, steps)
+    append_kv(k, v, kv, steps)
     return kv
 
 

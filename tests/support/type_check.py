@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("reference", "kernels", "model", "engine", "golden", "parity")
 """The packages of ``qsa``, each a folder of the repository. A package imports only those before it."""
 
-TYPED_TESTS = ()
+TYPED_TESTS = ("tests/cpu/kernels/test_backends.py",)
 """Tests that mypy reads too: they assign our backends to the protocols of ``kernels/backend.py``."""
 
 FEWEST_FILES = 150

@@ -37,6 +37,7 @@ def test_wheel_holds_every_package_and_golden(wheel):
     for folder in ("reference", "kernels", "model", "engine", "golden", "parity"):
         sources = {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*.py")}
         assert {f"qsa/{name}" for name in sources} <= names
+        assert f"qsa/{folder}/py.typed" in names
     records = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden/records").glob("*.json")}
     assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
     assert not any(name.startswith(("tests/", "reference/")) for name in names)

@@ -96,7 +96,7 @@ def test_inputs_are_ordinary_and_the_exact_output_is_near_float64(format):
     for values in cells.values():
         # Codes times scales of deviation about 0.8 (int8) and 0.7 (q4_0): neither vanishing nor huge.
         assert 0.3 < values.std() < 2
-    truth = attend_reference.attend(**given)
+    truth = attend_reference(**given)
     got = exact.attend(**given)
     # 3e-6 of the largest output: the design measured 1e-6 to 3e-6 on peaked scores.
     assert np.abs(got - truth).max() <= 3e-6 * np.abs(truth).max()
