@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from qsa.kernels.ops import WINDOW_ROWS
 from qsa.model.mtp import WINDOW
 from qsa.reference.exact.sampler import constants
 from qsa.reference.sampler import GREEDY, Sampling
@@ -12,8 +13,8 @@ from qsa.reference.sampler import GREEDY, Sampling
 from .sampling import ACCEPTANCES
 from .statistics import Statistics
 
-MAX_ROWS = 8
-"""Rows of a window, and of a batch window over all its slots (design section 2)."""
+MAX_ROWS = WINDOW_ROWS
+"""Rows of a window, and of a batch window over all its slots."""
 
 STATUSES = "waiting", "prompt", "decoding", "finished", "cancelled", "failed"
 

@@ -44,7 +44,8 @@ MAX_SPLITS = 20
 """Splits of one row at most in the split schedule (design section 8)."""
 
 WINDOW_ROWS = 8
-"""Rows of a window: a call of more is a prompt's, which the switch of the split schedule leaves alone (section 8)."""
+"""Rows of a window at most, over all its slots (design section 2). A call of more rows is of a prompt, in which the
+switch of the split schedule changes nothing (design section 8)."""
 
 _refusals: Counter[tuple[str, str]] = Counter()
 _lock = threading.Lock()

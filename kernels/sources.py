@@ -79,10 +79,10 @@ def _imported(path: Path, source: bytes, where: Path) -> Iterator[Path]:
             parts = folders[: len(folders) - level + 1] + parts
         # ``import a.b`` makes a readable too; ``from a import b`` takes b from the package a, or else the module a.b.
         modules = [parts[:end] for end in range(1, len(parts) + 1)] if names is None else [parts]
-        for one in (*modules, *((*parts, name) for name in names or ())):
-            target = where.joinpath(*one)
+        for path_parts in (*modules, *((*parts, name) for name in names or ())):
+            target = where.joinpath(*path_parts)
             for file in (target.with_suffix(".py"), target / "__init__.py"):
-                if one and file.is_file():
+                if path_parts and file.is_file():
                     yield file
 
 

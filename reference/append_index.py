@@ -30,11 +30,11 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     for row, pos in zip(raw, steps[:, 0].tolist(), strict=True):
         if pos < 0:
             continue
-        block, place = divmod(pos, index.geometry.ratio)
+        block, offset = divmod(pos, index.geometry.ratio)
         if pos == 0:
             index.dead[:] = _norm_rotate(row.copy(), index, index.rope0)
-        if place < len(index.tail):
-            index.tail[place] = row
+        if offset < len(index.tail):
+            index.tail[offset] = row
         else:
             pooled = (index.tail.sum(axis=0) + row) / index.geometry.ratio
             index.pooled[block] = _norm_rotate(pooled, index, index.rope[block])

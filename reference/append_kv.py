@@ -57,14 +57,14 @@ def rows_by_slot(
 
 def write_cells(target: PagedKV, pos: np.ndarray, coded: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Store ``coded``, the (codes, scales) of K and of V, at the positions ``pos`` [m] of the PagedKV ``target``."""
-    logical, place = np.divmod(pos, target.pool.page_size)
+    logical, offset = np.divmod(pos, target.pool.page_size)
     for pool, page in ((target.pool, target.table[logical]), (target.host, logical)):
         if pool is None:
             continue
         kept = page >= 0
         for side, (codes, scale) in zip((pool.k, pool.v), coded, strict=True):
-            side.codes[page[kept], :, place[kept]] = codes[kept]
-            side.scale[page[kept], :, place[kept]] = scale[kept]
+            side.codes[page[kept], :, offset[kept]] = codes[kept]
+            side.scale[page[kept], :, offset[kept]] = scale[kept]
 
 
 def append_kv(

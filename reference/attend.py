@@ -42,8 +42,8 @@ def check_attend(
     rows = len(q)
     check_steps(steps, rows)
     kvs, slots = slots_of(rows, kv, slots)
-    for one in kvs:
-        g = one.pool.geometry
+    for slot in kvs:
+        g = slot.pool.geometry
         if q.shape != (rows, g.n_head, g.head_dim):
             raise ValueError(f"q: shape {q.shape}: must be [rows, {g.n_head}, {g.head_dim}]")
     if ids.ndim != 2 or len(ids) != rows or ids.shape[1] < steps[:, 3].max(initial=0):
@@ -86,11 +86,11 @@ def attend(
     """
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float64)
     for row, width in enumerate(steps[:, 3].tolist()):
-        one = kvs[slots[row]]
-        k, v = selected_cells(one, ids[row], width).values()
+        own = kvs[slots[row]]
+        k, v = selected_cells(own, ids[row], width).values()
         # A rotated side meets a rotated query (the rotation is orthonormal), and a rotated V is rotated back.
         turned = q[row].astype(np.float64)
-        turned = rotate(turned) if one.pool.k.coding == "q4_0" else turned
+        turned = rotate(turned) if own.pool.k.coding == "q4_0" else turned
         result = softmax_attention(turned, k, v)
-        out[row] = rotate(result) if one.pool.v.coding == "q4_0" else result
+        out[row] = rotate(result) if own.pool.v.coding == "q4_0" else result
     return out

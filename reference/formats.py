@@ -74,7 +74,7 @@ def encode_q4_0(x: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     d = extreme / np.float32(-8)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         scale = _checked_scale(d.astype(np.float16), "q4_0")
-        # The larger of +0 and -0 is nobody's rule: a scale of 0 has one sign.
+        # Which of +0 and -0 is larger differs between libraries, so a scale of 0 is always +0.
         scale = np.where(scale == 0, np.float16(0), scale)
         # 1/d of a subnormal d can overflow; such a group is below the fp16 range and its scale is 0 whatever its codes
         # are.
@@ -129,7 +129,7 @@ def unpack_q4_0(blocks: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 def rotate(x: np.ndarray) -> np.ndarray:
     """The orthonormal Walsh-Hadamard transform over the last axis, its own inverse; dtype float32 or float64 is kept.
 
-    Butterflies of stride 1, 2, 4, ... (a + b at the lower place, a - b at the upper), then times 1/sqrt(dim). For 256
+    Butterflies of stride 1, 2, 4, ... (a + b at the lower index, a - b at the upper), then times 1/sqrt(dim). For 256
     dims that is 1/16, so in float32 the bits are those of the additions in this order. Raises ValueError unless the
     last axis is a power of 4.
     """

@@ -14,7 +14,7 @@ class Index:
     """Indexer buffers of one slot, written by ``append_index`` and read by ``block_scores``.
 
     ==========  ==========================  =====================================================================
-    ``tail``    [ratio - 1, idx_dim]        raw keys of the open block, at place pos % ratio
+    ``tail``    [ratio - 1, idx_dim]        raw keys of the open block, at index pos % ratio
     ``dead``    [idx_dim]                   key of the spare block slot
     ``pooled``  [max_blocks, idx_dim]       key of every complete block
     ``weight``  [idx_dim] float32           factor of the norm as multiplied (1 + w of the checkpoint)

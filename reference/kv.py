@@ -176,10 +176,10 @@ class PagedKV:
         return self.pool.format in EXACT_FORMATS
 
     def locate(self, cells: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-        """(physical page, place in the page) of logical ``cells`` [n]; page -1 where the cell is -1 or its page is not
-        resident.
+        """(physical page, offset in the page), both int64 [n], of logical ``cells`` [n].
 
-        Raises IndexError on a cell below -1 or beyond the capacity.
+        The page is -1 where the cell is -1 or its page is not resident. Raises IndexError on
+        a cell below -1 or beyond the capacity.
         """
         cells = np.asarray(cells, np.int64)
         if cells.size and (cells.min() < -1 or cells.max() >= self.capacity):
@@ -197,11 +197,11 @@ def read_kv(kv: PagedKV, cells: npt.ArrayLike) -> Cells:
 
     Raises IndexError on a cell beyond the capacity.
     """
-    page, place = kv.locate(cells)
+    page, offset = kv.locate(cells)
     resident = page >= 0
 
     def cells_of(stored: Side) -> tuple[np.ndarray, np.ndarray]:
-        codes, scale = stored.codes[page, :, place], stored.scale[page, :, place].astype(np.float32)
+        codes, scale = stored.codes[page, :, offset], stored.scale[page, :, offset].astype(np.float32)
         codes = unpack_nibbles(codes) if stored.coding == "q4_0" else codes
         return np.where(resident[:, None, None], codes, 0).astype(codes.dtype), np.where(
             resident[:, None, None], scale, 0

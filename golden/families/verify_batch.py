@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qsa.kernels.ops import WINDOW_ROWS
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, RULES, step_records
 from qsa.reference.index import Index
@@ -28,8 +29,8 @@ WINDOWS = ((2, 1), (2, 2), (4, 2), (6, 1), (1, 4))
 
 CONTEXTS = (1024, 16384, 65536)
 
-MAX_ROWS = 8
-"""Rows of a window over all slots (design section 2)."""
+MAX_ROWS = WINDOW_ROWS
+"""Rows of a window over all slots."""
 
 ALLOWED = {
     "slots": range(1, MAX_ROWS + 1),

@@ -37,12 +37,12 @@ def _append(raw, positions, tail, dead, pooled, weight, rope, rope0, eps):
         pos = np.int64(positions[row])
         if pos < 0:
             continue
-        block, place = pos // ratio, pos % ratio
+        block, offset = pos // ratio, pos % ratio
         if pos == 0:
             _norm_rotate(raw[row], weight, rope0, eps, dead)
-        if place < ratio - 1:
+        if offset < ratio - 1:
             for d in range(dim):
-                tail[place, d] = raw[row, d]
+                tail[offset, d] = raw[row, d]
             continue
         for d in range(dim):
             total = tail[0, d]

@@ -30,7 +30,7 @@ def _int8_group(x, codes):
     """Fill codes [64] uint8 of x [64]; returns the scale's bits."""
     amax = ZERO
     for i in range(x.size):
-        # A NaN stays: every comparison with it is false, so it is never replaced, and it replaces whatever came before.
+        # Every comparison with a NaN is false: a NaN replaces the number before it and is itself never replaced.
         amax = amax if abs(x[i]) <= amax or amax != amax else abs(x[i])
     if not amax < np.inf:
         return np.uint16(HALF_INFINITY)
@@ -57,9 +57,9 @@ def _q4_0_group(x, codes):
         scale, inverse = np.uint16(0), ZERO
     half = x.size // 2
     for i in range(half):
-        one = np.int64(x[i] * inverse + np.float32(8.5))
-        two = np.int64(x[i + half] * inverse + np.float32(8.5))
-        codes[i] = np.uint8(min(max(one, 0), 15) | min(max(two, 0), 15) << 4)
+        low_code = np.int64(x[i] * inverse + np.float32(8.5))
+        high_code = np.int64(x[i + half] * inverse + np.float32(8.5))
+        codes[i] = np.uint8(min(max(low_code, 0), 15) | min(max(high_code, 0), 15) << 4)
     return scale
 
 

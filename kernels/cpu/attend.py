@@ -96,22 +96,22 @@ def attend(
     reason = _refusal(kvs, arithmetic)
     if reason:
         return refuse("attend", reason)
-    for one in kvs:
-        if one.pool.k.coding == "q4_0" or one.pool.v.coding == "q4_0":
-            rotate(np.zeros(one.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
+    for own in kvs:
+        if own.pool.k.coding == "q4_0" or own.pool.v.coding == "q4_0":
+            rotate(np.zeros(own.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
     ids, widths = np.ascontiguousarray(ids, np.int32), np.maximum(steps[:, 3], 0).astype(np.int64)
     _check_ids(ids, widths, kvs, slots)
     kernels = attend_exact if arithmetic == "exact" else attend_float
     direct = out.dtype == np.float32 and out.flags.c_contiguous
     result = out if direct else np.empty(out.shape, np.float32)
-    for slot, one in enumerate(kvs):
+    for slot, own in enumerate(kvs):
         rows = np.flatnonzero(slots == slot)
         if not rows.size:
             continue
-        each = kernels.row_bytes(one.pool.geometry, int(widths[rows].max()), splits)
+        each = kernels.row_bytes(own.pool.geometry, int(widths[rows].max()), splits)
         together = 1 if schedule == "step" else max(1, SCRATCH // max(1, each))
         for start in range(0, len(rows), together):
-            kernels.attend_rows(q, one, rows[start : start + together], ids, widths, splits, result)
+            kernels.attend_rows(q, own, rows[start : start + together], ids, widths, splits, result)
     if not direct:
         out[...] = result
     return out

@@ -8,6 +8,7 @@ the loops vectorise over cells (scores) and dims (values), and a processor that 
 import numba
 import numpy as np
 
+from qsa.reference.exact.attend import NO_CELL
 from qsa.reference.exact.scalar import QUERY_BITS
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
@@ -16,7 +17,6 @@ from .gather import Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_o
 from .jit import kernel
 from .scalar import (
     NAN,
-    NO_CELL,
     SCORE_LIMIT,
     ZERO,
     exp2_fraction,
@@ -34,7 +34,7 @@ FOLD = 16384
 
 
 @kernel
-def _score_part(q, places, count, k, log2_units, s, top):
+def _score_part(q, offsets, count, k, log2_units, s, top):
     """Steps 1 to 4 of one row, KV head and part: scores s [heads, count] and the largest floor into top [heads]."""
     k_codes, k_scale, coding = k
     heads, dim = q.shape
@@ -53,10 +53,10 @@ def _score_part(q, places, count, k, log2_units, s, top):
         cells = min(TILE, count - start)
         for group in range(groups):
             for c in range(cells):
-                place = places[start + c]
-                scale[c] = scale_of(k_scale, place, group)
+                offset = offsets[start + c]
+                scale[c] = scale_of(k_scale, offset, group)
                 for d in range(dims):
-                    keys[d, c] = code(k_codes, place, group * dims + d, coding)
+                    keys[d, c] = code(k_codes, offset, group * dims + d, coding)
             dots_of(qi, keys, dots, group * dims, dims, cells)
             for head in range(heads):
                 total, dot = s[head, start : start + cells], dots[head]
@@ -79,7 +79,7 @@ def _score_part(q, places, count, k, log2_units, s, top):
 
 
 @kernel
-def _group_part(places, count, v_scale, s, top):
+def _group_part(offsets, count, v_scale, s, top):
     """Step 5 of one part: the largest n + v per head and value group into top [heads, groups]."""
     heads, groups = top.shape
     top[:] = NO_CELL
@@ -88,7 +88,7 @@ def _group_part(places, count, v_scale, s, top):
         cells = min(TILE, count - start)
         for group in range(groups):
             for c in range(cells):
-                mu, v[c] = split_scale(scale_of(v_scale, places[start + c], group))
+                mu, v[c] = split_scale(scale_of(v_scale, offsets[start + c], group))
                 v[c] = v[c] if mu > 0 else NO_CELL
             for head in range(heads):
                 x, highest = s[head, start : start + cells], np.int32(top[head, group])
@@ -103,7 +103,7 @@ def _group_part(places, count, v_scale, s, top):
 
 
 @kernel
-def _sum_part(places, count, v, s, floor_top, group_top, mass, value):
+def _sum_part(offsets, count, v, s, floor_top, group_top, mass, value):
     """Steps 5 to 7 of one part: L into mass [heads] and O into value [heads, dim], both int64."""
     v_codes, v_scale, coding = v
     heads, groups = group_top.shape
@@ -135,13 +135,13 @@ def _sum_part(places, count, v, s, floor_top, group_top, mass, value):
             mass[head] += total
         for group in range(groups):
             for c in range(cells):
-                place = places[start + c]
-                scale = scale_of(v_scale, place, group)
+                offset = offsets[start + c]
+                scale = scale_of(v_scale, offset, group)
                 mu[c], exponent[c] = split_scale(scale)
                 exponent[c] = exponent[c] if mu[c] > 0 else NO_CELL
                 sign = -1.0 if scale < 0 else 1.0
                 for d in range(dims):
-                    values[c, d] = sign * code(v_codes, place, group * dims + d, coding)
+                    values[c, d] = sign * code(v_codes, offset, group * dims + d, coding)
             values[cells:padded] = 0.0
             weight[:, cells:padded] = 0.0
             for head in range(heads):
@@ -161,36 +161,36 @@ def _sum_part(places, count, v, s, floor_top, group_top, mass, value):
 
 @kernel
 def _item(item, job):
-    """(number of the row, KV head, part, first query head, first id, places of the cells found) of a work item."""
+    """(number of the row, KV head, part, first query head, first id, offsets of the cells found) of a work item."""
     rows, parts, n_head_kv, heads, ids, widths, table, page_size = job
     i, g, part = item // (n_head_kv * parts), item // parts % n_head_kv, item % parts
     width = widths[rows[i]]
     start, stop = width * part // parts, width * (part + 1) // parts
-    places = np.empty(stop - start, np.int64)
-    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
-    return i, g, part, g * heads, start, places[:count]
+    offsets = np.empty(stop - start, np.int64)
+    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, offsets)
+    return i, g, part, g * heads, start, offsets[:count]
 
 
 @kernel
 def _scores_of(item, job, q, k, v_scale, log2_units, s, found, finite, tops):
-    i, g, part, first, start, places = _item(item, job)
-    count, mine = places.size, slice(first, first + job[3])
+    i, g, part, first, start, offsets = _item(item, job)
+    count, mine = offsets.size, slice(first, first + job[3])
     found[i, g, part] = count
     query = q[job[0][i], mine]
     turned = np.empty(query.shape, np.float32)
     turn(query, k[2], turned, finite[i, part, mine])
     s = s[i, mine, start : start + count]
-    _score_part(turned, places, count, k, log2_units, s, tops[0][i, part, mine])
-    _group_part(places, count, v_scale, s, tops[1][i, part, mine])
+    _score_part(turned, offsets, count, k, log2_units, s, tops[0][i, part, mine])
+    _group_part(offsets, count, v_scale, s, tops[1][i, part, mine])
 
 
 @kernel
 def _sums_of(item, job, v, s, tops, sums):
-    i, _, part, first, start, places = _item(item, job)
-    count, mine = places.size, slice(first, first + job[3])
+    i, _, part, first, start, offsets = _item(item, job)
+    count, mine = offsets.size, slice(first, first + job[3])
     s = s[i, mine, start : start + count]
     floor_top, group_top = tops[0][i, 0, mine], tops[1][i, 0, mine]
-    _sum_part(places, count, v, s, floor_top, group_top, sums[0][i, part, mine], sums[1][i, part, mine])
+    _sum_part(offsets, count, v, s, floor_top, group_top, sums[0][i, part, mine], sums[1][i, part, mine])
 
 
 # The loops over work items stand alone: numba's parallel pass takes seconds over a body of any size. The item is cast

@@ -28,22 +28,22 @@ def _exp2(x):
 
 
 @kernel
-def _values(side, place, x):
+def _values(side, offset, x):
     """Fill x [dim] float32 with the dequantised values of one cell, in the coding's own basis."""
     codes, scale, coding = side
     if coding == FP16:
         for d in range(x.size):
-            x[d] = half_to_float(np.uint16(codes[place, 2 * d]) | np.uint16(codes[place, 2 * d + 1]) << 8)
+            x[d] = half_to_float(np.uint16(codes[offset, 2 * d]) | np.uint16(codes[offset, 2 * d + 1]) << 8)
         return
     dims = x.size // scale.shape[1]
     for group in range(scale.shape[1]):
-        factor = scale_of(scale, place, group)
+        factor = scale_of(scale, offset, group)
         for d in range(group * dims, (group + 1) * dims):
-            x[d] = np.float32(code(codes, place, d, coding)) * factor
+            x[d] = np.float32(code(codes, offset, d, coding)) * factor
 
 
 @kernel
-def _piece(q, places, count, k, v, factor, top, mass, acc):
+def _piece(q, offsets, count, k, v, factor, top, mass, acc):
     """Largest score into top [heads], sums of weights into mass [heads], of weighted values into acc [heads, dim].
 
     count > 0. Scores are clamped to +-2^24, as in the exact arithmetic.
@@ -58,7 +58,7 @@ def _piece(q, places, count, k, v, factor, top, mass, acc):
     for start in range(0, count, TILE):
         cells = min(TILE, count - start)
         for c in range(cells):
-            _values(k, places[start + c], cell)
+            _values(k, offsets[start + c], cell)
             for d in range(dim):
                 keys[d, c] = cell[d]
         dots_of(q, keys, dots, 0, dim, cells)
@@ -80,7 +80,7 @@ def _piece(q, places, count, k, v, factor, top, mass, acc):
         cells = min(TILE, count - start)
         padded = (cells + 7) // 8 * 8
         for c in range(cells):
-            _values(v, places[start + c], values[c])
+            _values(v, offsets[start + c], values[c])
         values[cells:padded] = ZERO
         accumulate(s[:, start:], values, acc, 0, dim, padded)
 
@@ -93,8 +93,8 @@ def _piece_of(item, job, q, k, v, factor, found, finite, sums):
     i, g, piece = item // (n_head_kv * pieces), item // pieces % n_head_kv, item % pieces
     start = min(widths[rows[i]], piece * lengths[i])
     stop = min(widths[rows[i]], start + lengths[i])
-    places = np.empty(stop - start, np.int64)
-    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, places)
+    offsets = np.empty(stop - start, np.int64)
+    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, offsets)
     found[i, g, piece] = count
     if count == 0:
         return
@@ -102,7 +102,7 @@ def _piece_of(item, job, q, k, v, factor, found, finite, sums):
     query = q[rows[i], mine]
     turned = np.empty(query.shape, np.float32)
     turn(query, k[2], turned, finite[i, piece, mine])
-    _piece(turned, places, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
+    _piece(turned, offsets, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
 
 
 @kernel(parallel=True)

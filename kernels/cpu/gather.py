@@ -1,7 +1,7 @@
-"""Cells out of the pools: where a row's cells lie, their codes as numbers, their scales; products over a tile of cells.
+"""Reads cells from the pools: offsets of a row's cells, their codes and scales; products over a tile of cells.
 
 A pool is addressed as ``codes`` [pages * n_head_kv * page_size, bytes] uint8 and ``scale`` [the same, groups] uint16
-(float16 bits). Places are int64: a pool of 2^31 codes and more is ordinary.
+(float16 bits). The first index, the offset of a cell, is int64: a pool can hold 2^31 codes and more.
 """
 
 import numpy as np
@@ -20,22 +20,22 @@ arithmetic no bit depends on it alone: a chunk has 64 cells."""
 
 
 def flat(side: Side) -> tuple[np.ndarray, np.ndarray, int]:
-    """(codes uint8 [places, bytes], scale uint16 [places, groups], coding) of a pool's :class:`Side`, as views.
+    """(codes uint8 [cells, bytes], scale uint16 [cells, groups], coding) of a pool's :class:`Side`, as views.
 
     Arrays that are not contiguous are copied; for reading only.
     """
     codes, scale = np.ascontiguousarray(side.codes), np.ascontiguousarray(side.scale)
-    places = codes.shape[0] * codes.shape[1] * codes.shape[2]
+    cells = codes.shape[0] * codes.shape[1] * codes.shape[2]
     return (
-        codes.view(np.uint8).reshape(places, -1),
-        scale.view(np.uint16).reshape(places, scale.shape[-1]),
+        codes.view(np.uint8).reshape(cells, -1),
+        scale.view(np.uint16).reshape(cells, scale.shape[-1]),
         CODINGS[side.coding],
     )
 
 
 @kernel
-def locate(ids, start, stop, table, page_size, n_head_kv, head, places):
-    """Fill ``places`` with the pool places of the resident cells ids[start:stop] for one KV head; returns their count.
+def locate(ids, start, stop, table, page_size, n_head_kv, head, offsets):
+    """Fill ``offsets`` with the pool offsets of the resident cells ids[start:stop] of a KV head; returns their count.
 
     The ids have been checked against the capacity.
     """
@@ -46,25 +46,25 @@ def locate(ids, start, stop, table, page_size, n_head_kv, head, places):
             continue
         page = np.int64(table[cell // page_size])
         if page >= 0:
-            places[count] = (page * n_head_kv + head) * page_size + cell % page_size
+            offsets[count] = (page * n_head_kv + head) * page_size + cell % page_size
             count += 1
     return count
 
 
 @kernel
-def code(codes, place, dim, coding):
+def code(codes, offset, dim, coding):
     """The code at ``dim`` of a cell (int8 or q4_0), as an integer."""
     if coding == Q4_0:
         # Of every 32 dims, element j is the low nibble of byte j, element 16 + j the high one.
-        byte = np.int64(codes[place, (dim >> 5) * 16 + (dim & 15)])
+        byte = np.int64(codes[offset, (dim >> 5) * 16 + (dim & 15)])
         return ((byte >> ((dim & 16) >> 2)) & 15) - 8
-    return np.int64(np.int8(codes[place, dim]))
+    return np.int64(np.int8(codes[offset, dim]))
 
 
 @kernel
-def scale_of(scale, place, group):
+def scale_of(scale, offset, group):
     """float32 scale of a cell's group of dims."""
-    return half_to_float(scale[place, group])
+    return half_to_float(scale[offset, group])
 
 
 @kernel

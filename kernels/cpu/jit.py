@@ -18,7 +18,7 @@ OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 
 
 def stamp(where: Path | None = None) -> str:
-    """Hash of all sources that a CPU kernel can read: whatever value it freezes, its file is among them.
+    """Hash of all source files whose constants a compiled CPU kernel can hold: 32 hex digits.
 
     where  folder of the project, the one that runs unless given
     """

@@ -18,9 +18,6 @@ ONE = np.float32(1)
 ZERO = np.float32(0)
 NAN = exact.NAN
 SCORE_LIMIT = exact.SCORE_LIMIT
-NO_CELL = -(1 << 28)
-"""Stands for the maximum over no cell, as in the exact arithmetic."""
-
 RINT = 1.5 * 2.0**52
 """Adding and subtracting it rounds a float64 of magnitude below 2^51 to the nearest integer, ties to even."""
 
@@ -33,7 +30,7 @@ def power_of_two(exponent):
 
 @kernel
 def rint(x):
-    """float64 nearest integer, ties to even, for \\|x\\| < 2^51."""
+    """float64 nearest integer, ties to even, for |x| < 2^51."""
     return (x + RINT) - RINT
 
 

@@ -30,7 +30,7 @@ def _keys(scores, keys):
 
 @kernel
 def threshold(keys, whole):
-    """(key at place ``whole`` from the top of uint32 ``keys``, 1 <= whole <= n; how many with this key are wanted)."""
+    """(the ``whole``-th largest of uint32 ``keys``, 1 <= whole <= n; how many with this key are wanted)."""
     live = keys
     wanted = whole
     found = np.uint32(0)
@@ -46,11 +46,11 @@ def threshold(keys, whole):
         found = np.uint32(found | digit << shift)
         if shift:
             kept = np.empty(count[digit], np.uint32)
-            place = 0
+            index = 0
             for i in range(live.size):
                 if (live[i] >> shift) & mask == digit:
-                    kept[place] = live[i]
-                    place += 1
+                    kept[index] = live[i]
+                    index += 1
             live = kept
     return found, wanted
 
@@ -62,7 +62,7 @@ def _select_row(row, all_scores, steps, ratio, all_ids):
     tail = n_kv - n_bid * ratio
     budget = width - tail
     whole = (budget + ratio - 1) // ratio
-    place = 0
+    index = 0
     if whole > 0:
         keys = np.empty(n_bid, np.uint32)
         _keys(scores, keys)
@@ -76,11 +76,11 @@ def _select_row(row, all_scores, steps, ratio, all_ids):
                 cells = min(ratio, left)
                 left -= cells
             for cell in range(block * ratio, block * ratio + cells):
-                ids[place] = cell
-                place += 1
+                ids[index] = cell
+                index += 1
     for cell in range(n_bid * ratio, n_kv):
-        ids[place] = cell
-        place += 1
+        ids[index] = cell
+        index += 1
 
 
 @kernel(parallel=True)

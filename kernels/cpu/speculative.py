@@ -111,10 +111,10 @@ def _judge(ids, p, draft, q_ids, q_masses, u_accept, u_residual):
             q[i] = _ONE if ids[i] == draft else np.uint64(0)
     else:
         order = np.argsort(q_ids)
-        places = np.searchsorted(q_ids[order], ids)
+        indices = np.searchsorted(q_ids[order], ids)
         for i in range(ids.size):
-            if places[i] < order.size and q_ids[order[places[i]]] == ids[i]:
-                q[i] = q_masses[order[places[i]]]
+            if indices[i] < order.size and q_ids[order[indices[i]]] == ids[i]:
+                q[i] = q_masses[order[indices[i]]]
     return False, _drawn_residual(ids, p, p_sum, q, q_sum, u_residual)
 
 

@@ -38,11 +38,11 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     for row, pos in zip(raw, steps[:, 0].tolist(), strict=True):
         if pos < 0:
             continue
-        block, place = divmod(pos, ratio)
+        block, offset = divmod(pos, ratio)
         if pos == 0:
             index.dead[:] = _norm_rotate(row, index, index.rope0)
-        if place < ratio - 1:
-            index.tail[place] = row
+        if offset < ratio - 1:
+            index.tail[offset] = row
         else:
             total = index.tail[0]
             for key in (*index.tail[1:], row):

@@ -135,12 +135,12 @@ def attend(
         raise ValueError(f"splits = {splits}: must be an integer of at least 1")
     q = np.asarray(q, np.float32)
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
-    for one in kvs:
-        if not one.exact:
-            raise ValueError(f"kv: format {one.pool.format!r}: the exact arithmetic covers {', '.join(EXACT_FORMATS)}")
+    for slot in kvs:
+        if not slot.exact:
+            raise ValueError(f"kv: format {slot.pool.format!r}: the exact arithmetic covers {', '.join(EXACT_FORMATS)}")
     for row, width in enumerate(steps[:, 3].tolist()):
-        one = kvs[slots[row]]
-        out[row] = attend_row(q[row], selected_cells(one, ids[row], width), one.pool, splits)
+        own = kvs[slots[row]]
+        out[row] = attend_row(q[row], selected_cells(own, ids[row], width), own.pool, splits)
     return out
 
 

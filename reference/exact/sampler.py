@@ -60,7 +60,8 @@ ERRORS = {
     TOO_LONG: "options: a list longer than this sampler's",
     NO_ROW: "positions: negative: a row that is not in use",
 }
-"""What kernels write in a token's place, and why; of several the first one. One bad row leaves the others alone."""
+"""Code that a kernel writes instead of a token -> the reason. Of several reasons the first is written. A row that fails
+does not change the others."""
 
 
 class Constants(NamedTuple):
@@ -129,10 +130,10 @@ def option_rows(options: Sampling | Sequence[Sampling], rows: int) -> np.ndarray
         raise ValueError(f"options: {len(each)} given: must be one, or one for each of {rows} rows")
     known = {}
     table = np.empty((rows, WORDS), np.int32)
-    for row, one in zip(table, each, strict=True):
-        if one not in known:
-            known[one] = [x.view(np.int32) if isinstance(x, np.float32) else x for x in constants(one)]
-        row[:] = known[one]
+    for row, own in zip(table, each, strict=True):
+        if own not in known:
+            known[own] = [x.view(np.int32) if isinstance(x, np.float32) else x for x in constants(own)]
+        row[:] = known[own]
     return table
 
 

@@ -20,8 +20,8 @@ def last_cells(steps: np.ndarray, cap: int) -> np.ndarray:
 
     steps [n, 4] int32; a row with a width beyond ``cap`` gets the first ``cap`` of them.
     """
-    first, place = steps[:, 1:2] - steps[:, 3:4], np.arange(cap, dtype=np.int32)
-    return np.where(place < steps[:, 3:4], first + place, np.int32(-1))
+    first, offset = steps[:, 1:2] - steps[:, 3:4], np.arange(cap, dtype=np.int32)
+    return np.where(offset < steps[:, 3:4], first + offset, np.int32(-1))
 
 
 def select(
@@ -50,7 +50,7 @@ def select(
             equal = np.flatnonzero(key == threshold)
             left = budget - int(cells.sum())
             cells[equal] = np.clip(left - ratio * np.arange(len(equal)), 0, ratio)
-        place = np.arange(ratio)
-        chosen = (np.arange(n_bid)[:, None] * ratio + place)[place < cells[:, None]]
+        offset = np.arange(ratio)
+        chosen = (np.arange(n_bid)[:, None] * ratio + offset)[offset < cells[:, None]]
         ids[row, :width] = np.concatenate([chosen, np.arange(n_bid * ratio, n_kv)])
     return ids

@@ -56,7 +56,7 @@ class Experts:
 
     def __init__(self, parts: Sequence[Sequence[np.ndarray]]) -> None:
         self.parts = parts
-        self.shape = (len(parts), sum(len(one) for one in parts[0]), parts[0][0].shape[1])
+        self.shape = (len(parts), sum(len(rows) for rows in parts[0]), parts[0][0].shape[1])
 
     def __getitem__(self, index: Any) -> np.ndarray:
         """One expert [out, in] by its number, or several [n, out, in] by an array of numbers; dtype as stored."""
@@ -137,7 +137,7 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
             )
     tensors: dict[str, tuple[str, np.ndarray | None]] = {}
     for file in sorted(set(where.values())):
-        listed = {name for name, place in where.items() if place == file}
+        listed = {name for name, holder in where.items() if holder == file}
         found = read_safetensors(folder / file)
         for kind, names in (("missing", listed - set(found)), ("not in the index", set(found) - listed)):
             if names:
@@ -198,7 +198,7 @@ def _span(where: str, entry: Any) -> tuple[str, tuple[int, ...], int, int]:
         raise CheckpointError(f"{where}: shape {shape!r}: a list of at most 8 sizes is required")
     if 0 in shape and any(side > LIMIT for side in shape):
         raise CheckpointError(f"{where}: shape {shape!r}: sizes above {LIMIT} beside a 0")
-    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(place) is not int for place in offsets):
+    if not isinstance(offsets, list) or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
         raise CheckpointError(f"{where}: data_offsets {offsets!r}: two integers are required")
     begin, end = offsets
     if not 0 <= begin <= end or (end - begin) * 8 != math.prod(shape) * BITS[dtype]:
@@ -230,9 +230,9 @@ def _join_experts(tensors: dict[str, Any]) -> dict[str, Any]:
     """Experts stored one by one (``experts.0.gate_proj.weight``, …) under the names of the stacked ones."""
     for stem in sorted({name.split(".experts.")[0] + ".experts." for name in tensors if ".experts.0." in name}):
         gate, up, down = (_numbered(tensors, stem, f".{kind}_proj.weight") for kind in ("gate", "up", "down"))
-        shapes = {one.shape for one in gate + up}, {one.shape for one in down}
+        shapes = {weight.shape for weight in gate + up}, {weight.shape for weight in down}
         if not len(gate) == len(up) == len(down) > 0 or any(len(kind) > 1 or len(min(kind)) != 2 for kind in shapes):
             raise CheckpointError(f"tensor {stem}0: every expert needs gate, up and down projections of one shape")
         tensors[stem + "gate_up_proj"] = Experts(list(zip(gate, up, strict=True)))
-        tensors[stem + "down_proj"] = Experts([(one,) for one in down])
+        tensors[stem + "down_proj"] = Experts([(weight,) for weight in down])
     return tensors

@@ -27,9 +27,9 @@ LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_pe
 LIMIT = 2**31 - 1
 
 
-def _sole(name: str, places: Iterable[Mapping]) -> Any:
+def _sole(name: str, objects: Iterable[Mapping]) -> Any:
     """The value of ``name`` in several mappings; None when absent. Raises ValueError when they disagree."""
-    values = [place[name] for place in places if place.get(name) is not None]
+    values = [found[name] for found in objects if found.get(name) is not None]
     if any(value != values[0] for value in values[1:]):
         raise _error(name, values, "the same value is required wherever the file repeats it")
     return values[0] if values else None
@@ -200,10 +200,10 @@ class Config:
         outer, data = data, data.get("text_config", data)
         if not isinstance(data, dict):
             raise _error("text_config", data, "an object is required")
-        places = {"": data} if data is outer else {"": outer, "text_config.": data}
-        for prefix, place in places.items():
-            _check_quantisation(place)
-            check_fields(place, prefix)
+        objects = {"": data} if data is outer else {"": outer, "text_config.": data}
+        for prefix, found in objects.items():
+            _check_quantisation(found)
+            check_fields(found, prefix)
         data = {name: value for name, value in data.items() if value is not None}
         if data.get("model_type") not in MODEL_TYPES:
             raise _error("model_type", data.get("model_type"), f"allowed are {', '.join(MODEL_TYPES)}")
@@ -214,7 +214,7 @@ class Config:
             value = _sole(name, (data, *ropes))
             if value is not None:
                 values[name] = value
-        if "text_config." in places:
+        if "text_config." in objects:
             # The top of a file has end-of-text ids of its own, which the text model does not read.
             names = known - {"eos_token_id", "more_eos_token_ids"} | {"full_attention_interval"}
             check_outer(outer, {**data, **values}, names)

@@ -1,8 +1,8 @@
 """Fields of a published configuration that are not read: each is refused unless it says what the reference does.
 
-A file has several places for a field: the text model's own object, the top of a multimodal file around it, and for the
-rotary embedding an object under an old or a new name, which may hold one object per layer type. All are looked at, so
-that nothing is silently computed differently.
+A file can hold a field in several objects: the text model's own object, the top of a multimodal file around it, and
+for the rotary embedding an object under an old or a new name, which may hold one object per layer type. All are looked
+at, so that nothing is silently computed differently.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,12 +70,12 @@ def rope_objects(data: Mapping, prefix: str = "") -> list[Mapping]:
     for name in ROPE_OBJECTS:
         pending = [(prefix + name, data[name])] if data.get(name) is not None else []
         while pending:
-            place, rope = pending.pop(0)
+            path, rope = pending.pop(0)
             if not isinstance(rope, dict):
-                raise field_error(place, rope, "an object is required")
-            _check_unscaled(place, rope)
+                raise field_error(path, rope, "an object is required")
+            _check_unscaled(path, rope)
             found.append(rope)
-            pending += [(f"{place}.{key}", value) for key, value in rope.items() if isinstance(value, dict)]
+            pending += [(f"{path}.{key}", value) for key, value in rope.items() if isinstance(value, dict)]
     return found
 
 
@@ -90,10 +90,10 @@ def check_outer(outer: Mapping, text: Mapping, names: Iterable[str]) -> None:
             raise field_error(name, value, f"the same value is required in text_config, which holds {text.get(name)!r}")
 
 
-def _check_unscaled(place: str, rope: Mapping) -> None:
+def _check_unscaled(path: str, rope: Mapping) -> None:
     for name in ("rope_type", "type"):
         if rope.get(name) not in (None, "default"):
-            raise field_error(f"{place}.{name}", rope[name], "only 'default' is supported")
+            raise field_error(f"{path}.{name}", rope[name], "only 'default' is supported")
     for name in SCALING:
         if rope.get(name) not in (None, 1):
-            raise field_error(f"{place}.{name}", rope[name], "only null or 1 is supported")
+            raise field_error(f"{path}.{name}", rope[name], "only null or 1 is supported")

@@ -57,14 +57,14 @@ def _of_ple(config: Config) -> tuple[int, int]:
 
 @lru_cache(maxsize=16)
 def hash_constants(config: Config, index: int) -> Hash:
-    """:class:`Hash` of the PLE layer at place ``index`` (from 0) of ``config.ple_layer_ids``.
+    """:class:`Hash` of the PLE layer at index ``index`` (from 0) of ``config.ple_layer_ids``.
 
     Head h has the (index · heads + h)-th prime at or above the base, so that no two heads of a model share one.
     """
     half = max(1, (2**63 - 1) // config.vocab_size // 2)
     start = config.seed + 10007 * index
     multipliers = tuple(
-        2 * (splitmix64((start + GAMMA * (place + 1)) & MASK) % half) + 1 for place in range(config.ngram_size)
+        2 * (splitmix64((start + GAMMA * (position + 1)) & MASK) % half) + 1 for position in range(config.ngram_size)
     )
     primes: list[int] = []
     number = config.ngram_vocab_size_base
@@ -79,7 +79,7 @@ def hash_constants(config: Config, index: int) -> Hash:
 
 
 def shapes(config: Config, index: int) -> dict[str, tuple[int, ...]]:
-    """Tensor names and shapes of the PLE layer at place ``index`` of ``config.ple_layer_ids``."""
+    """Tensor names and shapes of the PLE layer at index ``index`` of ``config.ple_layer_ids``."""
     wide, (embed, _) = config.hc_count * config.hidden_size, _of_ple(config)
     return {
         "key_proj.weight": (wide, embed),

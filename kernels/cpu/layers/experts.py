@@ -21,13 +21,13 @@ def _route(logits, ids, shares):
                 continue
             if count == top and x[expert] != x[expert]:
                 continue
-            place = count if count < top else top - 1
-            while place and (
-                x[expert] > x[best[place - 1]] or (x[best[place - 1]] != x[best[place - 1]] and x[expert] == x[expert])
+            index = count if count < top else top - 1
+            while index and (
+                x[expert] > x[best[index - 1]] or (x[best[index - 1]] != x[best[index - 1]] and x[expert] == x[expert])
             ):
-                best[place] = best[place - 1]
-                place -= 1
-            best[place] = expert
+                best[index] = best[index - 1]
+                index -= 1
+            best[index] = expert
             count = min(count + 1, top)
         total = np.float32(0)
         for rank in range(top):

@@ -21,8 +21,8 @@ def _causal_conv(x, taps, past, dilation, out):
     for row in range(rows):
         y = out[row]
         for tap in range(len(taps)):
-            place = row + tap * dilation
-            source = past[place] if place < held else x[place - held]
+            index = row + tap * dilation
+            source = past[index] if index < held else x[index - held]
             t = taps[tap]
             if tap == 0:
                 for c in range(channels):
@@ -32,11 +32,11 @@ def _causal_conv(x, taps, past, dilation, out):
                     y[c] = y[c] + source[c] * t[c]
         for c in range(channels):
             y[c] = one_nan(y[c])
-    for place in range(held):
+    for index in range(held):
         # Ascending, so that nothing is overwritten before it has been moved.
-        source = past[place + rows] if place + rows < held else x[place + rows - held]
+        source = past[index + rows] if index + rows < held else x[index + rows - held]
         for c in range(channels):
-            past[place, c] = source[c]
+            past[index, c] = source[c]
 
 
 @kernel

@@ -22,6 +22,25 @@ def test_both_namespaces_have_the_same_names():
     assert layers.__all__ == exact.__all__
 
 
+class Recorder:
+    """The exact layers; ``called`` holds the names of the operations that were asked for."""
+
+    def __init__(self):
+        self.called = set()
+
+    def __getattr__(self, name):
+        self.called.add(name)
+        return getattr(exact, name)
+
+
+def test_every_operation_without_a_state_has_a_problem():
+    recorder = Recorder()
+    for problem in PROBLEMS.values():
+        problem.run(recorder, *problem.rows(generator(1), 2))
+    # Two have a state; the last cells of a window are no rows.
+    assert set(exact.__all__) - recorder.called == {"causal_conv", "delta_rule", "last_cells"}
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_bytes_are_those_of_the_exact_arithmetic(name):
     problem = PROBLEMS[name]
