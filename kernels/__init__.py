@@ -5,6 +5,17 @@ backend by name, ``switches`` the environment variables.
 """
 
 from .backend import Backend, Layers, Operations, Sampler
-from .ops import BACKENDS, OPERATIONS, load_backend
+from .ops import BACKENDS, OPERATIONS, Operation, load_backend
+from .switches import Switches
 
-__all__ = ["BACKENDS", "OPERATIONS", "Backend", "Layers", "Operations", "Sampler", "load_backend"]
+__all__ = [
+    "BACKENDS",
+    "OPERATIONS",
+    "Backend",
+    "Layers",
+    "Operation",
+    "Operations",
+    "Sampler",
+    "Switches",
+    "load_backend",
+]

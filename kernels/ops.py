@@ -1,9 +1,8 @@
 """The table of operations, and the backends that carry them out.
 
-A backend is a module with any of the operations as functions of the reference's own names and arguments (design section
-5). ``attend`` takes three keyword arguments more: ``schedule``, ``splits`` and ``arithmetic``. An operation that cannot
-be carried out as asked returns False before anything is launched or written; :func:`refuse` counts it. What a backend
-does not define is unsupported.
+A backend is a module with any of the operations, as ``kernels/backend.py`` describes them (design section 5). An
+operation that cannot be carried out as asked returns False before anything is launched or written; :func:`refuse`
+counts it. What a backend does not define is unsupported.
 
 A backend whose arrays are not NumPy's defines ``to_device(x)`` and ``to_host(x)`` for arrays, ``PagedKV`` and
 ``Index``.

@@ -12,12 +12,12 @@ from .attend import attend
 from .block_scores import block_scores
 from .geometry import REAL, Geometry, step_records
 from .index import Index
-from .kv import PagedKV
-from .model.checkpoint import load_checkpoint
+from .kv import Cells, PagedKV, Pool, Side
+from .model.checkpoint import CheckpointError, load_checkpoint
 from .model.config import Config
 from .model.presets import REAL_CONFIG, TINY_CONFIG
 from .model.random_model import random_model
-from .model.text_model import Model
+from .model.text_model import Model, Output, Trace
 from .sampler import Sampling
 from .select import select
 
@@ -25,12 +25,18 @@ __all__ = [
     "REAL",
     "REAL_CONFIG",
     "TINY_CONFIG",
+    "Cells",
+    "CheckpointError",
     "Config",
     "Geometry",
     "Index",
     "Model",
+    "Output",
     "PagedKV",
+    "Pool",
     "Sampling",
+    "Side",
+    "Trace",
     "append_index",
     "append_kv",
     "attend",

@@ -14,6 +14,8 @@ from .append_index import append_index
 from .append_kv import append_kv
 from .attend import attend
 from .block_scores import block_scores
+from .layers.linear import LoadedLinear
+from .sampler import Lists
 from .select import select
 
-__all__ = ["append_index", "append_kv", "attend", "block_scores", "layers", "select"]
+__all__ = ["Lists", "LoadedLinear", "append_index", "append_kv", "attend", "block_scores", "layers", "select"]

@@ -13,7 +13,7 @@ from qsa.reference.attend import check_attend
 from qsa.reference.formats import rotate
 from qsa.reference.kv import PagedKV
 
-from ..ops import MAX_SPLITS, OPERATIONS, WINDOW_ROWS, check_splits, refuse
+from ..ops import MAX_SPLITS, WINDOW_ROWS, check_schedule, check_splits, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float
 
@@ -31,8 +31,7 @@ def _settled(
     if schedule is None:
         switched = switches().split_attn and rows <= WINDOW_ROWS
         schedule = "split" if switched or splits is not None else "batch"
-    if schedule not in OPERATIONS["attend"].schedules:
-        raise ValueError(f"schedule = {schedule!r}: allowed are {', '.join(OPERATIONS['attend'].schedules)}")
+    check_schedule("attend", schedule)
     check_splits(schedule, splits)
     if splits is None and schedule == "split":
         # A constant: in the float arithmetic the number of splits changes bits, and a number taken from the rows or the

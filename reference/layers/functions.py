@@ -18,18 +18,18 @@ def linear(x: np.ndarray, weight: npt.ArrayLike) -> np.ndarray:
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)) without overflow at either end."""
+    """1 / (1 + exp(-x)) without overflow at either end; x float64 of any shape."""
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1.0, e) / (1.0 + e)
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x * sigmoid(x)."""
+    """x * sigmoid(x); x float64 of any shape."""
     return x * sigmoid(x)
 
 
 def softplus(x: np.ndarray) -> np.ndarray:
-    """log(1 + exp(x)) without overflow.
+    """log(1 + exp(x)) without overflow; x float64 of any shape.
 
     The published model code (torch) returns x itself above 20; that differs by less than 2.1e-9 and is not followed.
     """

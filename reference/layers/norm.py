@@ -28,7 +28,7 @@ def group_norm(streams: np.ndarray, weight: npt.ArrayLike, eps: float) -> np.nda
 def whole_norm(streams: np.ndarray, weight: npt.ArrayLike, eps: float) -> np.ndarray:
     """All streams of a row normed together. ``streams`` [n, hc_count, hidden]; ``weight`` [hc_count · hidden].
 
-    Only the draft layer may use it (see mtp.py).
+    Only the draft layer may use it (see model/mtp.py).
     """
     flat = streams.reshape(len(streams), -1)
     return rms_norm(flat, weight, eps).reshape(streams.shape)

@@ -100,3 +100,35 @@ def test_every_folder_with_python_files_is_a_package():
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_package_says_that_it_has_types(package):
     assert (ROOT / package / "py.typed").is_file()
+
+
+EXPORTED = ("reference", "kernels/cpu", "kernels")
+"""Packages whose public classes are exported. Of ``kernels`` the files beside its subpackages alone."""
+
+QUALIFIED = {"State"}
+"""Names that a class of every kind of layer has: they are used with their module, as in ``qsa.State``."""
+
+
+def exported(package):
+    """Names in ``__all__`` of the package in the folder ``package``."""
+    found = set()
+    for node in ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+            found |= set(ast.literal_eval(node.value))
+    return found
+
+
+@pytest.mark.parametrize("package", EXPORTED)
+def test_a_public_class_is_exported_by_a_package_that_holds_it(package):
+    paths = (ROOT / package).glob("*.py") if package == "kernels" else (ROOT / package).rglob("*.py")
+    seen, bad = 0, []
+    for path in sorted(paths):
+        folder = path.parent.relative_to(ROOT)
+        above = [folder, *folder.parents][: len(folder.parts)]
+        names = set.union(*(exported(f) for f in above)) | QUALIFIED
+        classes = [n.name for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.ClassDef)]
+        classes = [name for name in classes if not name.startswith("_")]
+        seen += len(classes)
+        bad += [f"{path.relative_to(ROOT)}: {name}" for name in classes if name not in names]
+    assert not bad, "\n".join(bad)
+    assert seen >= {"reference": 20, "kernels/cpu": 2, "kernels": 6}[package]

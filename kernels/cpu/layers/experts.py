@@ -1,4 +1,4 @@
-"""Router and experts, as ``reference/exact/layers/experts.py``: a work item is one row's one expert."""
+"""Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert of one row."""
 
 import numba
 import numpy as np
@@ -39,7 +39,7 @@ def _route(logits, ids, shares):
 
 @kernel
 def _expert(item, order, fixed, ids, gate_up, down, parts):
-    """The output of one row's one expert into parts [rows, top, hidden]."""
+    """The output of one expert of one row into parts [rows, top, hidden]."""
     row, rank = order[item] // ids.shape[1], order[item] % ids.shape[1]
     xi, e, finite = fixed
     result = parts[row, rank]
@@ -93,7 +93,11 @@ def _experts(x, order, ids, shares, gate_up, down, out):
 
 
 def route(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """The experts of each row and their shares; arguments and result as ``reference.exact.experts.route``."""
+    """The experts of each row: ids [rows, top] int64, best first, and their shares [rows, top] float32.
+
+    logits  [rows, num_experts] float32; of equal logits the lower id comes first
+    top     experts of a row
+    """
     logits = np.ascontiguousarray(logits, np.float32)
     ids, shares = np.empty((len(logits), top), np.int64), np.empty((len(logits), top), np.float32)
     _route(logits, ids, shares)
@@ -103,9 +107,12 @@ def route(logits: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
 def experts(
     x: np.ndarray, ids: np.ndarray, shares: np.ndarray, gate_up: LoadedLinear, down: LoadedLinear
 ) -> np.ndarray:
-    """The chosen experts' outputs by share; arguments and result as ``reference.exact.experts.experts``.
+    """The chosen experts' outputs by share, added in rank order: float32 [rows, hidden].
 
-    ``gate_up`` and ``down`` come from ``load_linear``.
+    x        [rows, hidden] float32
+    ids      [rows, top] int64; shares [rows, top] float32
+    gate_up  from ``load_linear``: [num_experts, 2 * width, hidden], the gate's rows first
+    down     from ``load_linear``: [num_experts, hidden, width]
     """
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)

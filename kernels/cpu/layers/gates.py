@@ -111,7 +111,7 @@ def _contiguous(*arrays: np.ndarray) -> list[np.ndarray]:
 
 
 def scaled_silu(x: np.ndarray, divisor: float) -> np.ndarray:
-    """silu(x / divisor); x float32 of any shape."""
+    """silu(x / divisor); x float32 of any shape, the result in the same shape."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
     _silu(x.ravel(), np.float32(divisor), out.reshape(-1))
@@ -119,12 +119,12 @@ def scaled_silu(x: np.ndarray, divisor: float) -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x * sigmoid(x), float32 of any shape: a quotient by 1 is exact."""
+    """x * sigmoid(x); x float32 of any shape, the result in the same shape. A quotient by 1 is exact."""
     return scaled_silu(x, 1)
 
 
 def swiglu(gate_up: np.ndarray) -> np.ndarray:
-    """silu(gate) * up; arguments and result as ``reference.exact.gates.swiglu``."""
+    """silu(gate) * up of ``gate_up`` [rows, 2 * width] float32, the gate first. Returns float32 [rows, width]."""
     gate_up = np.ascontiguousarray(gate_up, np.float32)
     out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
     _swiglu(gate_up, out)
@@ -132,7 +132,7 @@ def swiglu(gate_up: np.ndarray) -> np.ndarray:
 
 
 def sigmoid_gate(x: np.ndarray, gate: np.ndarray) -> np.ndarray:
-    """x * sigmoid(gate); arguments and result as ``reference.exact.gates.sigmoid_gate``."""
+    """x * sigmoid(gate), float32 in the shape of x [rows, ...]; ``gate`` float32 in the same shape or [rows, 1]."""
     x, gate = _contiguous(x, gate)
     out = np.empty(x.shape, np.float32)
     rows = len(x)
@@ -141,7 +141,10 @@ def sigmoid_gate(x: np.ndarray, gate: np.ndarray) -> np.ndarray:
 
 
 def mix_streams(normed: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Mean over the streams of sigmoid(share) * normed, as ``reference.exact.gates.mix_streams``."""
+    """Mean over the streams of sigmoid(share) * normed: float32 [rows, hidden].
+
+    normed, share  [rows, streams, hidden] float32; the order of the sum is that of ``reference.exact.layers``
+    """
     normed, share = _contiguous(normed, share)
     out = np.empty((len(normed), normed.shape[2]), np.float32)
     _mix_streams(normed, share, np.float32(1 / normed.shape[1]), out)
@@ -149,7 +152,10 @@ def mix_streams(normed: np.ndarray, share: np.ndarray) -> np.ndarray:
 
 
 def inject(streams: np.ndarray, share: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """streams + (2 * sigmoid(share / streams)) * y, as ``reference.exact.gates.inject``."""
+    """streams + (2 * sigmoid(share / number of streams)) * y: float32 [rows, streams, hidden].
+
+    streams [rows, streams, hidden], share [rows, streams], y [rows, hidden]; all float32
+    """
     streams, share, y = _contiguous(streams, share, y)
     out = np.empty(streams.shape, np.float32)
     _inject(streams, share, y, out)
@@ -157,7 +163,13 @@ def inject(streams: np.ndarray, share: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def ngram_gate(key: np.ndarray, query: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The gated value of PLE; arguments and result as ``reference.exact.gates.ngram_gate``."""
+    """sigmoid(r) * value per stream, r = sign(s) * sqrt(max(|s|, 1e-6)), s = key . query / sqrt(hidden).
+
+    key, query  [rows, streams, hidden] float32
+    value       [rows, hidden] float32
+
+    Returns float32 [rows, streams, hidden].
+    """
     key, query, value = _contiguous(key, query, value)
     out = np.empty(key.shape, np.float32)
     _ngram_gate(key, query, value, np.float32(np.sqrt(key.shape[-1])), out)
@@ -165,7 +177,7 @@ def ngram_gate(key: np.ndarray, query: np.ndarray, value: np.ndarray) -> np.ndar
 
 
 def add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """x + y, as ``reference.exact.gates.add``."""
+    """x + y: float32 in the shape of x [rows, ..., n]; y in the same shape, or [rows, 1, n] for every stream of x."""
     x, y = _contiguous(x, y)
     out = np.empty(x.shape, np.float32)
     shape = (len(x), -1, x.shape[-1])
@@ -174,7 +186,7 @@ def add(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def add_gated(x: np.ndarray, gated: np.ndarray, mixed: np.ndarray) -> np.ndarray:
-    """x + (gated + silu(mixed)), float32 of one shape."""
+    """x + (gated + silu(mixed)); all three and the result float32 of one shape."""
     x, gated, mixed = _contiguous(x, gated, mixed)
     out = np.empty(x.shape, np.float32)
     _add_gated(x.ravel(), gated.ravel(), mixed.ravel(), out.reshape(-1))

@@ -24,7 +24,7 @@ BLOCK = 64
 """Outputs of one work item."""
 
 ALONE = 1 << 21
-"""Products below which one thread does it all: waking the others would cost as much."""
+"""A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
 
 @kernel
@@ -131,15 +131,18 @@ class LoadedLinear(NamedTuple):
 
 
 def load_linear(weight: QuantisedLinear) -> LoadedLinear:
-    """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear``."""
+    """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear`` [..., out, in]."""
     codes, scale = np.ascontiguousarray(padded(weight.codes)), np.ascontiguousarray(weight.scale, np.float32)
     return LoadedLinear(codes, scale, weight.codes.shape[-1])
 
 
 def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
-    """Rows times a weight matrix; arguments, result and errors as ``reference.exact.linear.linear``.
+    """Rows times a weight matrix: float32 [rows, out]; a row that is not finite gives a row of NaN.
 
-    ``weight`` comes from :func:`load_linear`.
+    x       [rows, in] float32
+    weight  from :func:`load_linear`: [out, in]
+
+    Raises ValueError on mismatched shapes.
     """
     x = np.ascontiguousarray(x, np.float32)
     codes, scale, inputs = weight

@@ -67,7 +67,11 @@ def _rotate(x, table, out):
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
-    """x * (1 / sqrt(ss / dim + eps)) * weight; arguments and result as ``reference.exact.norm.rms_norm``."""
+    """x * (1 / sqrt(ss / dim + eps)) * weight over the last axis: float32 in the shape of x.
+
+    x       [rows, ..., dim] float32
+    weight  [dim], or [..., dim] for a weight per group; float32
+    """
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
     weight = weight.reshape(-1, x.shape[-1])
@@ -77,7 +81,14 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def gated_norm(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, eps: float, activation: str) -> np.ndarray:
-    """The output norm of Gated DeltaNet; arguments and result as ``reference.exact.norm.gated_norm``."""
+    """x * (1 / sqrt(ss / dim + eps)) * weight * activation(gate), the output norm of Gated DeltaNet.
+
+    x, gate     [rows, heads, dim] float32
+    weight      [dim] float32
+    activation  ``sigmoid`` or ``silu``
+
+    Returns float32 in the shape of x. Raises KeyError on another activation.
+    """
     x, gate = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(gate, np.float32)
     out = np.empty(x.shape, np.float32)
     rows = (-1, x.shape[-1])
@@ -86,7 +97,7 @@ def gated_norm(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, eps: float, 
 
 
 def l2_norm(x: np.ndarray, factor: float) -> np.ndarray:
-    """x * (1 / sqrt(ss + 1e-6)) * factor; arguments and result as ``reference.exact.norm.l2_norm``."""
+    """x * (1 / sqrt(ss + 1e-6)) * factor over the last axis of x [rows, heads, dim] float32, in the shape of x."""
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
     rows = (-1, x.shape[-1])
@@ -95,7 +106,11 @@ def l2_norm(x: np.ndarray, factor: float) -> np.ndarray:
 
 
 def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Rotate the pairs (i, i + n_rot/2); arguments and result as ``reference.exact.norm.rotate``."""
+    """Rotate the pairs (i, i + n_rot/2) of each vector: float32 in the shape of x.
+
+    x      [rows, heads, dim] float32; dims from n_rot on pass through
+    table  [rows, n_rot] float32, cosines in the first half
+    """
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
     _rotate(x, np.ascontiguousarray(table), out)

@@ -11,7 +11,7 @@ from ..jit import kernel
 from ..scalar import ZERO, exp, one_nan, sigmoid, softplus
 
 ALONE = 1 << 20
-"""Elements of memory visited below which one thread does it all."""
+"""A call that visits fewer elements of memory than this runs on one thread."""
 
 
 @kernel
@@ -109,7 +109,15 @@ def causal_conv(
     dilation: int = 1,
     spans: Sequence[slice] | None = None,
 ) -> np.ndarray:
-    """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``."""
+    """Causal depthwise convolution: float32 [rows, channels]; ``past`` is advanced in place.
+
+    x      [rows, channels] float32
+    taps   [kernel, channels] float32: tap kernel - 1 meets the input itself
+    past   [(kernel - 1) * dilation, channels] float32, the inputs before x, oldest first
+    spans  of several sequences in one call: the slice of each one's rows; ``past`` is then a list
+
+    Raises ValueError on spans that do not follow one another over all rows.
+    """
     x = np.ascontiguousarray(x, np.float32)
     check_spans(spans, past, len(x))
     out = np.empty(x.shape, np.float32)
@@ -119,7 +127,10 @@ def causal_conv(
 
 
 def decay_beta(a: np.ndarray, b: np.ndarray, dt_bias: np.ndarray, rate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Decay and beta of the delta rule; arguments and result as ``reference.exact.recurrent.decay_beta``."""
+    """exp(-(rate * softplus(a + dt_bias))) and sigmoid(b), the decay and beta of the delta rule.
+
+    a, b [rows, heads]; dt_bias, rate [heads]; all float32. Returns two float32 [rows, heads].
+    """
     a, b = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
     decay, beta = np.empty(a.shape, np.float32), np.empty(a.shape, np.float32)
     _decay_beta(a, b, dt_bias, rate, decay, beta)
@@ -135,7 +146,16 @@ def delta_rule(
     memory: np.ndarray | Sequence[np.ndarray],
     spans: Sequence[slice] | None = None,
 ) -> np.ndarray:
-    """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``."""
+    """The gated delta rule, row by row: float32 [rows, heads, value dim]; ``memory`` is advanced in place.
+
+    q, k         [rows, key heads, key dim] float32, normed
+    v            [rows, heads, value dim] float32
+    decay, beta  [rows, heads] float32
+    memory       [heads, key dim, value dim] float32
+    spans        of several sequences in one call: the slice of each one's rows; ``memory`` is then a list
+
+    Raises ValueError on spans that do not follow one another over all rows.
+    """
     rows = [np.ascontiguousarray(x, np.float32) for x in (q, k, v, decay, beta)]
     check_spans(spans, memory, len(v))
     out = np.empty(v.shape, np.float32)

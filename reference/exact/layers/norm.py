@@ -57,7 +57,7 @@ def rotate(x: np.ndarray, table: np.ndarray) -> np.ndarray:
     """Rotate the pairs (i, i + n_rot/2) of each vector: a * cos - b * sin and b * cos + a * sin, every product rounded.
 
     x      [rows, heads, dim] float32
-    table  [rows, n_rot] float32, cos in the first half, made by the host (``reference.rope.rope_table``)
+    table  [rows, n_rot] float32, cos in the first half, made by the host (``reference.layers.rope.rope_table``)
 
     Returns float32 in the shape of x; dims from n_rot on pass through.
     """
