@@ -36,9 +36,12 @@ def test_lint_fails_when_mypy_sees_no_package(tmp_path, monkeypatch, capsys):
 
 
 def test_links_are_made_anew_and_what_stands_there_stays(tmp_path):
-    package = tmp_path / "qsa"
+    package, other = tmp_path / "qsa", tmp_path / "another"
     package.mkdir()
+    other.mkdir()
     (package / "model").symlink_to(tmp_path / "gone")
+    (package / "parity").symlink_to(other)
     (package / "engine").mkdir()
     type_check.link_packages(tmp_path)
-    assert (package / "model" / "__init__.py").is_file() and list((package / "engine").iterdir()) == []
+    assert all((package / name).resolve() == type_check.ROOT / name for name in ("model", "parity"))
+    assert list((package / "engine").iterdir()) == []

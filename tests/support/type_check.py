@@ -34,14 +34,15 @@ class Result(NamedTuple):
 
 
 def link_packages(folder: Path) -> Path:
-    """Makes ``folder``/qsa with a link to every package; returns ``folder``. What stands there already stays."""
+    """Makes ``folder``/qsa with a link to every package; returns ``folder``. A folder that stands there stays."""
     package = folder / "qsa"
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.pyi").touch()
     for name in PACKAGES:
         link = package / name
+        if link.is_symlink():
+            link.unlink()  # it may lead into another checkout
         if not link.exists():
-            link.unlink(missing_ok=True)  # a link to a folder that is gone
             link.symlink_to(ROOT / name, target_is_directory=True)
     return folder
 
