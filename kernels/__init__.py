@@ -4,7 +4,7 @@
 backend by name, ``switches`` the environment variables.
 """
 
-from .backend import Backend, Layers, Operations, Sampler
+from .backend import Backend, DeviceSampler, Layers, Operations, Sampler
 from .ops import BACKENDS, OPERATIONS, Operation, load_backend
 from .switches import Switches
 
@@ -12,6 +12,7 @@ __all__ = [
     "BACKENDS",
     "OPERATIONS",
     "Backend",
+    "DeviceSampler",
     "Layers",
     "Operation",
     "Operations",

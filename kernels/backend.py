@@ -274,7 +274,7 @@ class Backend(Operations, Protocol):
 
 
 class Sampler(Protocol):
-    """The sampling chain over rows of logits: ``qsa.kernels.cpu.sampler``, and ``row_sampler`` of the CUDA backend."""
+    """The sampling chain over rows of logits, on the host: ``qsa.kernels.cpu.sampler``."""
 
     def new_lists(self, rows: int) -> Any:
         """Lists for ``rows`` rows, each of at most 64 tokens: ``ids`` int32, ``masses`` uint64 and ``counts`` int32."""
@@ -313,4 +313,15 @@ class Sampler(Protocol):
 
     def argmax(self, logits: Array, tokens: Array | None = None) -> Array | Refusal:
         """The largest logit of each row, ties to the lower id; int32 [rows]."""
+        ...
+
+
+class DeviceSampler(Sampler, Protocol):
+    """The sampling chain where the logits are: ``row_sampler`` of a backend whose arrays lie on a device."""
+
+    def takes(self, table: Any) -> bool:
+        """Whether the sampler's lists have room for the option rows ``table`` int32 [rows, words], on the host.
+
+        Where they have not, the refusal is counted and False returned.
+        """
         ...

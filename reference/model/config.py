@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from ..geometry import Geometry
 from .config_fields import check_fields, check_outer, rope_objects
@@ -27,9 +27,9 @@ LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_pe
 LIMIT = 2**31 - 1
 
 
-def _sole(name: str, objects: Iterable[Mapping]) -> Any:
+def _sole(name: str, places: Iterable[Mapping]) -> Any:
     """The value of ``name`` in several mappings; None when absent. Raises ValueError when they disagree."""
-    values = [found[name] for found in objects if found.get(name) is not None]
+    values = [place[name] for place in places if place.get(name) is not None]
     if any(value != values[0] for value in values[1:]):
         raise _error(name, values, "the same value is required wherever the file repeats it")
     return values[0] if values else None
@@ -186,7 +186,7 @@ class Config:
         )
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls, data: Any) -> "Config":
         """From the content of a ``config.json``: a text model's, or a multimodal one's with a nested ``text_config``.
 
         Of a multimodal file the nested object is read. What stands around it must not differ from it
@@ -200,10 +200,10 @@ class Config:
         outer, data = data, data.get("text_config", data)
         if not isinstance(data, dict):
             raise _error("text_config", data, "an object is required")
-        objects = {"": data} if data is outer else {"": outer, "text_config.": data}
-        for prefix, found in objects.items():
-            _check_quantisation(found)
-            check_fields(found, prefix)
+        places = {"": data} if data is outer else {"": outer, "text_config.": data}
+        for prefix, place in places.items():
+            _check_quantisation(place)
+            check_fields(place, prefix)
         data = {name: value for name, value in data.items() if value is not None}
         if data.get("model_type") not in MODEL_TYPES:
             raise _error("model_type", data.get("model_type"), f"allowed are {', '.join(MODEL_TYPES)}")
@@ -214,7 +214,7 @@ class Config:
             value = _sole(name, (data, *ropes))
             if value is not None:
                 values[name] = value
-        if "text_config." in objects:
+        if "text_config." in places:
             # The top of a file has end-of-text ids of its own, which the text model does not read.
             names = known - {"eos_token_id", "more_eos_token_ids"} | {"full_attention_interval"}
             check_outer(outer, {**data, **values}, names)
@@ -244,7 +244,7 @@ class Config:
         return config
 
     @classmethod
-    def from_file(cls, path: Path | str) -> Self:
+    def from_file(cls, path: str | Path) -> "Config":
         """From a ``config.json`` file. Raises ValueError as :meth:`from_dict`, also when the file is no JSON."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -14,7 +14,7 @@ import pytest
 import qsa.kernels.cpu
 import qsa.kernels.cpu.sampler
 import qsa.reference.exact
-from qsa.kernels.backend import Backend, Layers, Operations, Sampler
+from qsa.kernels.backend import Backend, DeviceSampler, Layers, Operations, Sampler
 from qsa.kernels.cuda import simulator
 from qsa.kernels.ops import OPERATIONS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     CUDA: Backend = qsa.kernels.cuda.backend
     CUDA_LAYERS: Layers = qsa.kernels.cuda.backend.layers
-    CUDA_SAMPLER: Sampler = qsa.kernels.cuda.backend.row_sampler
+    CUDA_SAMPLER: DeviceSampler = qsa.kernels.cuda.backend.row_sampler
 
 SIMULATED = simulator.load("backend")
 """The CUDA backend as it stands in the simulator: the same functions, importable without the CUDA wheels."""
@@ -42,7 +42,7 @@ FITS = [
     (qsa.kernels.cpu.sampler, Sampler),
     (SIMULATED, Backend),
     (SIMULATED.layers, Layers),
-    (SIMULATED.row_sampler, Sampler),
+    (SIMULATED.row_sampler, DeviceSampler),
 ]
 
 
