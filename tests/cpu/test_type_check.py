@@ -1,5 +1,8 @@
 """``make lint`` runs mypy over the packages themselves, not over an import hook that it does not see."""
 
+import shutil
+import subprocess
+
 import pytest
 
 from support import type_check
@@ -45,3 +48,13 @@ def test_links_are_made_anew_and_what_stands_there_stays(tmp_path):
     type_check.link_packages(tmp_path)
     assert all((package / name).resolve() == type_check.ROOT / name for name in ("model", "parity"))
     assert list((package / "engine").iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
+@pytest.mark.parametrize("target", ["lint", "test"])
+def test_make_runs_the_type_check(target):
+    run = subprocess.run(
+        ["make", "-n", target], cwd=type_check.ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    lines = [line for line in run.stdout.splitlines() if "tests/support/type_check.py" in line]
+    assert len(lines) == 1 and "ruff check" in lines[0] and "ruff format --check" in lines[0]
