@@ -108,7 +108,7 @@ def uncorrected(own, tokens, drafts, listed, positions):
 
 def another_list(own, tokens, drafts, listed, positions):
     """A mistake: the draft is the drafter's best, but the decision is told the list from which it draws otherwise."""
-    best = listed.ids[0, listed.masses[0].argmax()]
+    best = listed.of(0)[0][0]  # the entries behind a row's list are not written
     return rejection(own, tokens, np.full_like(drafts, best), listed, positions)
 
 
