@@ -20,7 +20,7 @@ from ..recipe import check
 from ..record import Produced
 from ..training import exercises
 
-MODEL = Path(__file__).parent / "model"
+MODEL = Path(__file__).parents[1] / "model"
 """The trained model: configuration, int8 weights, prompts, held-out texts."""
 
 SEED = 11
