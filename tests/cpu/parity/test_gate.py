@@ -15,13 +15,13 @@ from qsa.kernels.switches import ARITHMETICS
 from qsa.parity import cli, gate, suite
 from support.evidence_records import row, wrong
 
-DEVICE = {
-    "name": "NVIDIA H200",
-    "compute_capability": "9.0",
-    "multiprocessors": 132,
-    "memory": 150 << 30,
-    "l2": 60 << 20,
-}
+DEVICE = evidence.Device(
+    name="NVIDIA H200",
+    compute_capability="9.0",
+    multiprocessors=132,
+    memory=150 << 30,
+    l2=60 << 20,
+)
 FILES = {"kernels": "0" * 32, "reference": "0" * 32, "files": {"kernels/a.py": "1" * 16}}
 
 
@@ -37,7 +37,7 @@ def record(found=(), name="h200-2026-11-30", clocks=None, **changes):
         "results": {"rows": list(found), "clocks": {"end": clocks}},
         **changes,
     }
-    return evidence.make(name, "exact-1", DEVICE, {}, FILES, {"benchmark": evidence.section([step])})
+    return evidence.make(name, "exact-1", DEVICE, {}, FILES, {"benchmark": evidence.section([evidence.Step(**step)])})
 
 
 def test_the_benchmark_is_held_to_the_record():
@@ -54,7 +54,7 @@ def test_the_benchmark_is_held_to_the_record():
 
 def test_the_newest_record_of_each_device_counts():
     made = [record(name=name) for name in ("h200-2026-11-29", "h200-2026-11-30")]
-    assert evidence.newest(made)["NVIDIA H200"]["name"] == "h200-2026-11-30"
+    assert evidence.newest(made)["NVIDIA H200"].name == "h200-2026-11-30"
 
 
 def test_evidence_is_fresh_stale_or_failed():
