@@ -38,10 +38,8 @@ def test_records_of_a_day_are_in_the_order_of_their_numbers(tmp_path):
 
 def test_names_are_of_device_and_date():
     assert evidence.default_name(evidence.Device(**DEVICE)) == f"h200-{evidence.today()}"
-    assert (
-        evidence.default_name(evidence.Device(**{**DEVICE, "name": "NVIDIA GeForce RTX 5080"}))
-        == f"geforce-rtx-5080-{evidence.today()}"
-    )
+    other = evidence.Device(**{**DEVICE, "name": "NVIDIA GeForce RTX 5080"})
+    assert evidence.default_name(other) == f"geforce-rtx-5080-{evidence.today()}"
 
 
 def put(content, place, value):

@@ -101,7 +101,7 @@ def test_hashes_run_on_the_device_too(monkeypatch):
             one, "passed" if backend == "cpu" else "failed", 0.1, reason="" if backend == "cpu" else "no"
         )
 
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": DEVICE}, ""))
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
     monkeypatch.setattr(gate, "Backend", lambda name, arithmetic: name if arithmetic in ARITHMETICS else None)
     monkeypatch.setattr(suite, "collect", lambda names, arithmetic: cases if names == ["verify-batch"] else [])
     monkeypatch.setattr(suite, "run_case", run_case)
@@ -208,7 +208,7 @@ def test_benchmark_without_a_device_or_a_record(monkeypatch):
     monkeypatch.setattr(gate, "_facts", lambda: (None, "no driver"))
     (one,) = gate.CHECKS["benchmark"]()
     assert (one.status, one.reason) == ("unsupported", "no driver")
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": DEVICE}, ""))
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
     monkeypatch.setattr(evidence, "records", lambda: [])
     monkeypatch.setattr(gate, "measure", lambda: {"rows": [row("a"), wrong("b")]})
     assert [one.status for one in gate.CHECKS["benchmark"]()] == ["unsupported", "failed"]
