@@ -22,8 +22,6 @@ STATUSES = ("passed", "failed", "unsupported")
 NOT_STARTED = "not started: the time of the run was spent"
 """Reason of a step that a run did not come to."""
 
-_NUMBERED = re.compile(r"(.*?)(?:\.([0-9]+))?")
-
 
 class EvidenceError(GoldenError):
     """Evidence that is missing, damaged, or cannot be used as asked; the message names the file and the field."""
@@ -122,8 +120,9 @@ def records(folder: str | Path = FOLDER) -> list[Evidence]:
     first has none). Raises EvidenceError on a damaged one."""
 
     def age(record: Evidence) -> tuple[str, str, int]:
-        name, number = _NUMBERED.fullmatch(record.name).groups()
-        return record.date, name, int(number or 1)
+        # A name may have points of its own: only digits behind the last one are a number.
+        name, _, number = record.name.rpartition(".")
+        return (record.date, name, int(number)) if name and number.isdecimal() else (record.date, record.name, 1)
 
     return sorted((load(path) for path in sorted(Path(folder).glob("*.json"))), key=age)
 

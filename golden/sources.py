@@ -55,11 +55,12 @@ def fingerprint(where: str | Path | None = None) -> Fingerprint:
     where  folder of the project, the one that runs unless given
     """
     files = covered(where)
-    trees = {
-        tree: content_hash({name: source for name, source in files.items() if name.startswith(f"{tree}/")})
-        for tree in TREES
-    }
-    return Fingerprint(**trees, files={name: xxhash.xxh3_64_hexdigest(source) for name, source in files.items()})
+
+    def tree(start: str) -> str:
+        return content_hash({name: source for name, source in files.items() if name.startswith(f"{start}/")})
+
+    hashes = {name: xxhash.xxh3_64_hexdigest(source) for name, source in files.items()}
+    return Fingerprint(kernels=tree("kernels"), reference=tree("reference"), files=hashes)
 
 
 def changed(old: Fingerprint, new: Fingerprint) -> list[str]:
