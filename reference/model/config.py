@@ -44,10 +44,10 @@ Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, description="an integer from 0 to
 Positive = Annotated[float, Meta(gt=0, le=LARGEST, description="a positive number")]
 
 
-def _check(name: str, value: object, kind: Any) -> None:
-    """Raises ValueError that names the field, its value and what is allowed, unless ``value`` is of the type."""
+def _check(name: str, value: object, kind: Any) -> Any:
+    """``value``, or ValueError that names the field, its value and what is allowed, unless it is of the type."""
     try:
-        convert(value, kind, name)
+        return convert(value, kind, name)
     except InvalidError as error:
         raise _error(error.path, error.value, f"{error.allowed} is required") from None
 
@@ -158,7 +158,7 @@ class Config:
             return
         if self.ngram_size < 2:
             raise _error("ngram_size", self.ngram_size, "at least 2 is required with PLE")
-        if self.ple_embed_dim % self.ngram_heads:
+        if _check("ple_embed_dim", self.ple_embed_dim, Size) % self.ngram_heads:
             allowed = f"must be a multiple of the {self.ngram_heads} n-gram heads"
             raise _error("ple_embed_dim", self.ple_embed_dim, allowed)
         if type(self.eos_token_id) is not int or not 0 <= self.eos_token_id < self.vocab_size:
@@ -296,7 +296,6 @@ def _check_quantisation(data: Mapping) -> None:
 
 def _interval_types(data: Mapping) -> list[str]:
     """``layer_types`` where the file leaves them out: every ``full_attention_interval``-th layer (4) is indexed."""
-    interval, layers = data.get("full_attention_interval", 4), data.get("num_hidden_layers")
-    _check("full_attention_interval", interval, Interval)
-    _check("num_hidden_layers", layers, Layers)
+    interval = _check("full_attention_interval", data.get("full_attention_interval", 4), Interval)
+    layers = _check("num_hidden_layers", data.get("num_hidden_layers"), Layers)
     return [LAYER_TYPES[(layer + 1) % interval == 0] for layer in range(layers)]
