@@ -8,11 +8,13 @@ write is one step (:mod:`files`), so a killed run leaves no half-written file.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from msgspec import structs
+from msgspec import Struct, structs
 
 from qsa.reference.exact import CONTRACT
+from qsa.reference.validation import InvalidError, convert
 
 from . import case, files
 from .record import GoldenError, Produced, Reason, Record, check_name, check_record, differences, make, sealed, today
@@ -42,6 +44,13 @@ def json_text(value: object) -> str:
 def write_json(path: str | Path, value: object) -> None:
     """Write ``value`` to ``path`` as :func:`files.write` does. Raises OSError, ValueError on NaN."""
     files.write(path, json_text(value))
+
+
+class Pending(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a pending file holds: the lines of :func:`differences`, and a record that is checked when it is accepted."""
+
+    differences: list[str]
+    record: dict[str, Any]
 
 
 class Store:
@@ -99,7 +108,7 @@ class Store:
             new = make(name, text, CONTRACT, produce(*case.parse(text)), reasons)
             lines = differences(old, new) if old else ["new"]
             if lines:
-                write_json(pending, {"differences": lines, "record": msgspec.to_builtins(new)})
+                write_json(pending, msgspec.to_builtins(Pending(lines, msgspec.to_builtins(new))))
                 found[name] = lines
             else:
                 pending.unlink(missing_ok=True)
@@ -115,10 +124,11 @@ class Store:
             raise GoldenError(f"{name}: because: an empty reason: say why the golden changes")
         if not path.is_file():
             raise GoldenError(f"{path}: nothing is pending for {name!r}: run `qsa golden regen {name}` first")
-        content = read_json(path)
-        if not isinstance(content, dict) or content.keys() != {"differences", "record"}:
-            raise GoldenError(f"{path}: top: must hold differences and record")
-        record = check_record(content["record"], path, name)
+        try:
+            pending = convert(read_json(path), Pending)
+        except InvalidError as error:
+            raise GoldenError(f"{path}: {error}") from error
+        record = check_record(pending.record, path, name)
         reasons = [*record.provenance.reasons, Reason(because.strip(), today())]
         record = sealed(structs.replace(record, provenance=structs.replace(record.provenance, reasons=reasons)))
         write_json(self._path(name), msgspec.to_builtins(record))
