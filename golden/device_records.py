@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 from msgspec import structs
@@ -18,7 +18,7 @@ from .store import read_json, write_json
 FOLDER = Path(__file__).parent / "evidence"
 """The evidence of this repository."""
 
-STATUSES = ("passed", "failed", "unsupported")
+STATUSES = get_args(Status)
 NOT_STARTED = "not started: the time of the run was spent"
 """Reason of a step that a run did not come to."""
 

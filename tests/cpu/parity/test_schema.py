@@ -1,6 +1,7 @@
 """The published JSON schemas: those of the structs, and every stored record fits its own."""
 
 import json
+from typing import get_args, get_type_hints
 
 import jsonschema
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from qsa.golden import device_records as evidence
 from qsa.golden.store import RECORDS, read_json
 from qsa.kernels.sources import root
-from qsa.parity import cli, report, schema, suite
+from qsa.parity import cli, gate, report, schema, suite
 from qsa.parity.compare import comparison
 from support.evidence_records import ROW, plain, record, step
 
@@ -70,7 +71,8 @@ def test_a_report_has_the_plain_values_of_its_results():
     plain = {"passed": 0, "failed": 1, "unsupported": 0, "environment": {"gpu": "none"}, "cases": [result.as_dict()]}
     assert report.json_text(made) == report.json_text(plain)
     assert validator("report").is_valid(json.loads(report.json_text(made)))
-    assert list(report.as_json(suite.Tally(), {}, (*suite.STATUSES, "stale")))[3] == "stale"
+    assert list(report.as_json(suite.Tally(), {}, gate.STATUSES))[3] == "stale"
+    assert get_args(get_type_hints(report.CaseResult)["status"]) == gate.STATUSES
 
 
 @pytest.mark.parametrize(
