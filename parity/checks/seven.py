@@ -121,7 +121,7 @@ def _compare(name, found, tokens):
     else:
         behind = outputs["part"] if size == text.PART else None
     if behind is not None and digest(found.logits) != behind.hash:
-        lines.append(f"logits behind the text: hash {behind['hash']} became {digest(found.logits)}")
+        lines.append(f"logits behind the text: hash {behind.hash} became {digest(found.logits)}")
     reason = "a text has one right wording, and the logits behind it hang on every cell and state"
     return verdict(f"golden {of}", len(lines), 0, reason, size=len(places) + 1, bad=len(wrong), notes=lines)
 
