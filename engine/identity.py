@@ -5,7 +5,7 @@ checkpoint stored them (whole or in shards, published or quantised) and whatever
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -42,8 +42,9 @@ def configuration_digest(model):
     """xxh3_128, in hexadecimal, over the model's configuration, geometry, selection rule and draft norm."""
     config = model.config
     # A whole number may stand in the file as 10000 or as 10000.0.
+    kinds = get_type_hints(type(config))
     values = {
-        field.name: float(getattr(config, field.name)) if field.type is float else getattr(config, field.name)
+        field.name: float(getattr(config, field.name)) if kinds[field.name] is float else getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.repr
     }

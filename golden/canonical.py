@@ -5,8 +5,12 @@ Canonical bytes are little-endian and in C order; -0 is written as +0, and every
 and those bytes: ``float32 [2, 3]\\n`` and then 24 bytes. Source: design section 9.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import xxhash
+from numpy.typing import ArrayLike
 
 _KINDS = "biuf"
 
@@ -14,7 +18,7 @@ _CHUNK = 1 << 20
 """Elements made canonical at a time, so that a large array is never copied whole."""
 
 
-def _pieces(array):
+def _pieces(array: np.ndarray) -> Iterator[bytes]:
     """The canonical bytes of a C-ordered array, piece by piece."""
     flat = array.reshape(-1)
     little = array.dtype.newbyteorder("<")
@@ -27,14 +31,14 @@ def _pieces(array):
         yield piece.astype(little, copy=False).tobytes()
 
 
-def _ordered(array):
+def _ordered(array: ArrayLike) -> np.ndarray:
     array = np.asarray(array)
     if array.dtype.kind not in _KINDS or array.dtype.itemsize > 8:
         raise ValueError(f"dtype {array.dtype}: must be bool, an integer, float16, float32 or float64")
     return np.asarray(array, order="C")
 
 
-def canonical_bytes(array):
+def canonical_bytes(array: ArrayLike) -> bytes:
     """The canonical bytes of ``array``; see the top of this file.
 
     Raises ValueError on a dtype other than bool, integers, float16, float32 and float64.
@@ -42,7 +46,7 @@ def canonical_bytes(array):
     return b"".join(_pieces(_ordered(array)))
 
 
-def _hash(array, hasher):
+def _hash(array: ArrayLike, hasher: Any) -> str:
     array = _ordered(array)
     hasher.update(f"{array.dtype.name} {list(array.shape)}\n".encode())
     for piece in _pieces(array):
@@ -50,12 +54,12 @@ def _hash(array, hasher):
     return hasher.hexdigest()
 
 
-def digest(array):
+def digest(array: ArrayLike) -> str:
     """The hash of ``array``: 32 hexadecimal digits. Raises ValueError as :func:`canonical_bytes` does."""
     return _hash(array, xxhash.xxh3_128())
 
 
-def block_digests(array, axes=1):
+def block_digests(array: ArrayLike, axes: int = 1) -> list[str]:
     """Short hashes of the blocks of ``array`` that its first ``axes`` axes count, so that a mismatch names a block.
 
     Returns one string for each index of the first axis: the hashes of its blocks in C order with spaces between them,
@@ -70,7 +74,9 @@ def block_digests(array, axes=1):
     return [" ".join(_hash(block, xxhash.xxh3_64())[:8] for block in row) for row in blocks]
 
 
-def differing_blocks(expected, got, shape, axes=1):
+def differing_blocks(
+    expected: Sequence[str], got: Sequence[str], shape: Sequence[int], axes: int = 1
+) -> list[tuple[int, ...]]:
     """Coordinates of the blocks in which two results of :func:`block_digests` differ.
 
     expected, got  as ``block_digests`` gives them for arrays of ``shape`` with these ``axes``
@@ -78,15 +84,15 @@ def differing_blocks(expected, got, shape, axes=1):
     Returns a list of tuples of ``axes`` indices, ascending. Raises ValueError when the two do not have as many hashes
     as the shape has blocks.
     """
-    expected, got = (" ".join(rows).split() for rows in (expected, got))
+    a, b = (" ".join(rows).split() for rows in (expected, got))
     blocks = int(np.prod(shape[:axes]))
-    if not len(expected) == len(got) == blocks:
-        raise ValueError(f"blocks: {len(expected)} and {len(got)} hashes: the shape {list(shape)} has {blocks}")
-    differ = [place for place, (a, b) in enumerate(zip(expected, got, strict=True)) if a != b]
-    return [tuple(int(x) for x in np.unravel_index(place, shape[:axes])) for place in differ]
+    if not len(a) == len(b) == blocks:
+        raise ValueError(f"blocks: {len(a)} and {len(b)} hashes: the shape {list(shape)} has {blocks}")
+    differ = [number for number in range(blocks) if a[number] != b[number]]
+    return [tuple(int(x) for x in np.unravel_index(number, shape[:axes])) for number in differ]
 
 
-def statistics(array):
+def statistics(array: ArrayLike) -> dict[str, Any]:
     """Small facts about ``array`` for a reader of the record; equality never depends on them.
 
     Returns a dict: ``min``, ``max``, ``mean``, ``rms`` over the finite elements (float, or int where the dtype is an
@@ -97,12 +103,12 @@ def statistics(array):
     flat = array.reshape(-1)
     finite = flat[np.isfinite(flat)]
 
-    def plain(value):
+    def plain(value: Any) -> int | float | str:
         if array.dtype.kind != "f":
             return int(value)
         return float(f"{float(value):.9g}") + 0.0 if np.isfinite(value) else str(value)
 
-    def real(value):
+    def real(value: Any) -> float:
         return float(f"{float(value):.9g}")
 
     wide = finite.astype(np.float64)

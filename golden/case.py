@@ -6,6 +6,7 @@ are each other's inverse.
 """
 
 import re
+from collections.abc import Mapping
 
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -14,11 +15,14 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")
 _KINDS = "an integer, a float, true, false, or a word of letters, digits and _ . + - that starts with a letter or _"
 
 
+Value = bool | int | float | str
+
+
 class CaseError(ValueError):
     """A case string, or parameters that cannot be written as one; the message names the offending part."""
 
 
-def _read(text, case):
+def _read(text: str, case: str) -> Value:
     if text in ("true", "false"):
         return text == "true"
     if _INTEGER.fullmatch(text) and text != "-0":
@@ -30,7 +34,7 @@ def _read(text, case):
     raise CaseError(f"case {case!r}: value {text!r}: must be {_KINDS}")
 
 
-def parse(text):
+def parse(text: str) -> tuple[str, dict[str, Value]]:
     """(module, parameters) of a case string; the parameters keep their order.
 
     Raises :class:`CaseError`, a ValueError, on anything malformed or a key given twice.
@@ -40,7 +44,7 @@ def parse(text):
         raise CaseError(f"case {text!r}: module {module!r}: must be lower-case letters, digits and _")
     if colon and not rest:
         raise CaseError(f"case {text!r}: nothing after the colon")
-    parameters = {}
+    parameters: dict[str, Value] = {}
     for pair in rest.split(",") if rest else []:
         key, equals, value = pair.partition("=")
         if not equals or not _KEY.fullmatch(key):
@@ -51,7 +55,7 @@ def parse(text):
     return module, parameters
 
 
-def format(module, parameters):
+def format(module: str, parameters: Mapping[str, Value]) -> str:
     """The case string of a module and its parameters, in the order given.
 
     Raises :class:`CaseError` on a name or value that :func:`parse` would not give back.

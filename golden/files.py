@@ -15,7 +15,7 @@ STDOUT = "-"
 """The name that stands for standard output."""
 
 
-def _written_through(path):
+def _written_through(path: Path) -> bool:
     """Whether ``path`` is opened as it is; False: a regular file, or nothing yet. Raises OSError, its text one line
     that says what cannot be written to, when it is neither."""
     if not os.path.lexists(path):
@@ -30,13 +30,13 @@ def _written_through(path):
     return os.path.islink(path) or not stat.S_ISREG(mode)
 
 
-def _temporary(path):
+def _temporary(path: Path) -> tuple[int, str]:
     """(handle, name) of a new file beside ``path``, whose folder is made when missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
 
 
-def probe(path):
+def probe(path: str | Path) -> None:
     """See that :func:`write` can write to ``path``, before the work; makes its folder. Raises OSError."""
     path = Path(path)
     if _written_through(path):
@@ -52,7 +52,7 @@ def probe(path):
     os.unlink(temporary)
 
 
-def write(path, text):
+def write(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path`` in UTF-8: a regular file in one step, its folder made when missing; a link, a
     character device or a FIFO through. Raises OSError."""
     path = Path(path)
@@ -72,7 +72,7 @@ def write(path, text):
         raise
 
 
-def write_report(path, text):
+def write_report(path: str | Path, text: str) -> None:
     """Write ``text`` as :func:`write` does, or to standard output when ``path`` is ``-``. Raises OSError."""
     if path == STDOUT:
         sys.stdout.write(text)

@@ -3,9 +3,10 @@
 import numpy as np
 
 from qsa.reference.exact.scalar import lane_sum
+from qsa.reference.index import Index
 
 
-def _norm_rotate(x, index, rope):
+def _norm_rotate(x: np.ndarray, index: Index, rope: np.ndarray) -> np.ndarray:
     """``x`` [n, idx_dim] float32 normed, then rotated by ``rope`` [n, n_rot], in the original's order."""
     g = index.geometry
     mean = lane_sum(x * x) / np.float32(g.idx_dim)
@@ -17,7 +18,7 @@ def _norm_rotate(x, index, rope):
     return x
 
 
-def whole_context(raw, index):
+def whole_context(raw: np.ndarray, index: Index) -> Index:
     """``index`` after the raw keys [n, idx_dim] float32 of cells 0 to n - 1: tail, dead key and pooled keys.
 
     index  a new Index of dtype float32. Behind the open cells its tail stays as it is; the row-by-row form leaves keys
@@ -33,8 +34,8 @@ def whole_context(raw, index):
         index.dead[:] = _norm_rotate(raw[:1], index, index.rope0[None])[0]
     if blocks:
         total = raw[0 : blocks * ratio : ratio]
-        for place in range(1, ratio):
-            total = total + raw[place : blocks * ratio : ratio]
+        for offset in range(1, ratio):
+            total = total + raw[offset : blocks * ratio : ratio]
         index.pooled[:blocks] = _norm_rotate(total * np.float32(1 / ratio), index, index.rope[:blocks])
     index.tail[:tail] = raw[blocks * ratio :]
     return index

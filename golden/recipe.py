@@ -1,17 +1,23 @@
 """Checking a recipe against the keys and values that its family allows."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from qsa.reference.geometry import step_records
 
 from .case import CaseError
 
+Recipe = Mapping[str, Any]
+"""Parameter -> value: what a case string holds behind the name of its family."""
+
 CONTEXTS = (1024, 16384, 65536, 1048576)
 ROWS = (1, 4, 8)
 TAILS = (0, 1, 2, 3)
 
 
-def check(family, recipe, allowed):
+def check(family: str, recipe: Recipe, allowed: Mapping[str, Sequence[Any]]) -> None:
     """Raises CaseError, a ValueError, unless ``recipe`` holds just the keys of ``allowed``, with values that it allows.
 
     allowed  key -> a tuple of values, or (for ``range``) the integers it holds. A key with None among its values may be
@@ -33,14 +39,14 @@ def check(family, recipe, allowed):
             raise CaseError(f"{family}: {key} = {value!r}: allowed are {shown}")
 
 
-def window(recipe):
+def window(recipe: Recipe) -> np.ndarray:
     """Step records [rows, 4] int32 of a window whose last row sees ``context + tail`` cells, earlier rows one fewer
     each."""
     end = recipe["context"] + recipe["tail"]
     return step_records(np.arange(end - recipe["rows"], end), recipe["rule"])
 
 
-def name_of(family, recipe):
+def name_of(family: str, recipe: Recipe) -> str:
     """A golden's name from its recipe, without the seed: ``attend-64k-int8-4rows-tail3-blocks-page4``."""
     if "context" not in recipe:
         return "-".join([family, *map(str, recipe.values())]).lower()

@@ -4,8 +4,10 @@ Names are relative and sorted, contents have their line ends made ``\\n``, so a 
 """
 
 from pathlib import Path, PurePosixPath
+from typing import Annotated, TypedDict
 
 import xxhash
+from msgspec import Meta
 
 from qsa.kernels.sources import content, content_hash, reachable
 
@@ -19,14 +21,27 @@ LEFT_OUT = ("kernels/tests/", "kernels/cpu/", "kernels/cuda/simulator/", "kernel
 """Files by the beginning of their names that say nothing about a run on a device."""
 
 
-def tree_hash(folder):
+Hash = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", max_length=32, description="32 hexadecimal digits")]
+"""An xxh3_128. The pattern's end alone would let a line end through."""
+
+
+class Fingerprint(TypedDict):
+    """Hashes of the sources that a record covers: one for each of :data:`TREES`, and ``files``: name -> xxh3_64, so
+    that a change can be named."""
+
+    kernels: Hash
+    reference: Hash
+    files: dict[str, str]
+
+
+def tree_hash(folder: str | Path) -> str:
     """xxh3_128 over the names, sizes and contents of the Python files under ``folder``: 32 hexadecimal digits."""
     folder = Path(folder)
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
     return content_hash({name: content(folder / name) for name in names if not _is_test(name)})
 
 
-def covered(where=None):
+def covered(where: str | Path | None = None) -> dict[str, bytes]:
     """Name such as ``kernels/ops.py`` -> content of every file that a record covers, in the order of names.
 
     where  folder of the project, the one that runs unless given
@@ -34,29 +49,29 @@ def covered(where=None):
     return reachable(STARTS, where, lambda name: _is_test(name) or name.startswith(LEFT_OUT))
 
 
-def fingerprint(where=None):
-    """Dict of a hash for each tree, and ``files``: name -> xxh3_64, so that a change can be named.
+def fingerprint(where: str | Path | None = None) -> Fingerprint:
+    """The hashes of today's sources.
 
     where  folder of the project, the one that runs unless given
     """
     files = covered(where)
-    found = {
-        tree: content_hash({name: source for name, source in files.items() if name.startswith(f"{tree}/")})
-        for tree in TREES
-    }
-    found["files"] = {name: xxhash.xxh3_64_hexdigest(source) for name, source in files.items()}
-    return found
+
+    def tree(start: str) -> str:
+        return content_hash({name: source for name, source in files.items() if name.startswith(f"{start}/")})
+
+    hashes = {name: xxhash.xxh3_64_hexdigest(source) for name, source in files.items()}
+    return Fingerprint(kernels=tree("kernels"), reference=tree("reference"), files=hashes)
 
 
-def changed(old, new):
-    """What differs between two results of :func:`fingerprint`, a line a file; empty when they are equal."""
+def changed(old: Fingerprint, new: Fingerprint) -> list[str]:
+    """What differs between two fingerprints, a line a file; empty when they are equal."""
     before, after = _files(old), _files(new)
     words = {(True, True): "changed", (True, False): "removed", (False, True): "added"}
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return [f"{words[name in before, name in after]} {name}" for name in names]
 
 
-def _files(found):
+def _files(found: Fingerprint) -> dict[str, str]:
     """``files`` of a fingerprint. The first records covered ``reference/exact`` alone and left ``exact/`` out."""
     files = found["files"]
     if any(name.startswith("reference/exact/") for name in files):
@@ -64,5 +79,5 @@ def _files(found):
     return {name.replace("reference/", "reference/exact/", 1): source for name, source in files.items()}
 
 
-def _is_test(name):
+def _is_test(name: str) -> bool:
     return PurePosixPath(name).name.startswith("test_")

@@ -126,8 +126,8 @@ def judge_evidence(record, fingerprint):
     changed = evidence.stale(record, fingerprint)
     failed = [f"{name}: {reason or 'failed'}" for name, reason in evidence.failed(record)]
     if changed:
-        return verdict("evidence", record["name"], "stale", "\n".join(changed))
-    return verdict("evidence", record["name"], "failed" if failed else "passed", "\n".join(failed))
+        return verdict("evidence", record.name, "stale", "\n".join(changed))
+    return verdict("evidence", record.name, "failed" if failed else "passed", "\n".join(failed))
 
 
 def _evidence():
@@ -144,7 +144,7 @@ def _evidence():
         missing = evidence_run.not_recorded(record)
         if missing:
             lines = ["not recorded: it says nothing of", *missing]
-            yield verdict("evidence", f"{record['name']}, the rest", "unsupported", "\n".join(lines))
+            yield verdict("evidence", f"{record.name}, the rest", "unsupported", "\n".join(lines))
 
 
 @cache
@@ -169,8 +169,9 @@ def measure(names=()):
 
 def clocks(record):
     """Clocks at the end of the benchmark of a record, or None."""
-    steps = record["sections"].get("benchmark", {"steps": []})["steps"]
-    return next((step["results"]["clocks"].get("end") for step in steps if "clocks" in step["results"]), None)
+    found = record.sections.get("benchmark")
+    results = [step.results for step in found.steps] if found else []
+    return next((each["clocks"].get("end") for each in results if "clocks" in each), None)
 
 
 def judge_benchmark(record, report, again):

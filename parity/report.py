@@ -1,20 +1,91 @@
 """The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 from xml.etree import ElementTree
 
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
 from rich import box
 from rich.table import Table
 
 from qsa.golden import files
+from qsa.reference.validation import convert
 
-from .suite import MODULES, STATUSES, printable
+from .suite import MODULES, STATUSES, Tally, printable
 
 
-def as_json(tally, environment, statuses=STATUSES):
-    """The report as a dict with a count for each of ``statuses``, ``environment`` and ``cases``."""
+class BadElement(Struct, frozen=True, forbid_unknown_fields=True):
+    """The first bad element of a comparison: values as text, bit patterns in hexadecimal, distance in ULPs."""
+
+    coordinate: list[int]
+    expected: str
+    got: str
+    expected_bits: str
+    got_bits: str
+    ulp: int | None
+
+
+class ComparisonResult(Struct, frozen=True, forbid_unknown_fields=True):
+    """One comparison, :class:`compare.comparison.Comparison`; a number that is not finite is None."""
+
+    name: str
+    kind: str
+    passed: bool
+    measure: float | None
+    bound: float | None
+    share: float | None
+    reason: str
+    size: int
+    bad: int
+    first: BadElement | None
+    worst: dict[str, tuple[int, float | None]]
+    figures: dict[str, float | None]
+    notes: list[str]
+
+
+class Detail(Struct, frozen=True, forbid_unknown_fields=True):
+    """Why a case did not pass, and its comparisons."""
+
+    reason: str
+    comparisons: list[ComparisonResult]
+
+
+class CaseResult(Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of one case; ``measure``, ``bound`` and ``share`` are those of its worst comparison."""
+
+    module: str
+    case: str
+    status: Literal["passed", "failed", "unsupported", "stale"]
+    measure: float | None
+    bound: float | None
+    share: float | None
+    seconds: float
+    detail: Detail
+
+
+class Report(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The report of a run: cases per status (``stale`` in a gate's alone), where it ran, and every case."""
+
+    passed: int
+    failed: int
+    unsupported: int
+    stale: int | UnsetType = UNSET
+    environment: dict[str, Any]
+    cases: list[CaseResult]
+
+
+def make(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str] = STATUSES) -> Report:
+    """The report of a run, with a count for each of ``statuses``."""
     counts = {status: tally.count(status) for status in statuses}
-    return {**counts, "environment": environment, "cases": [result.as_dict() for result in tally.results]}
+    cases = [result.as_dict() for result in tally.results]
+    return convert({**counts, "environment": dict(environment), "cases": cases}, Report)
+
+
+def as_json(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str] = STATUSES) -> dict[str, Any]:
+    """The report of :func:`make` as plain values."""
+    return msgspec.to_builtins(make(tally, environment, statuses))
 
 
 def as_junit(tally, environment, backend, program="qsa parity"):

@@ -6,8 +6,12 @@ goldens. A kernel under test is checked by ``Store.check(name, partial(produce, 
 is called as its operation is; that of ``verify_batch`` is an object with several operations.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from .. import case
-from ..recipe import name_of
+from ..recipe import Recipe, name_of
+from ..record import Produced
 from . import append_index, append_kv, attend, block_scores, select, text, verify_batch
 
 FAMILIES = {
@@ -21,7 +25,7 @@ FAMILIES = {
 }
 
 
-def produce(family, recipe, compute=None):
+def produce(family: str, recipe: Recipe, compute: Mapping[str, Any] | None = None) -> Produced:
     """What ``recipe`` of ``family`` gives: a :class:`qsa.golden.record.Produced`.
 
     compute  family name -> function that takes the place of the reference, for the families that it names
@@ -36,7 +40,7 @@ def produce(family, recipe, compute=None):
     return module.produce(recipe)
 
 
-def grid():
+def grid() -> dict[str, str]:
     """The goldens of this repository: name -> case string."""
     return {
         name_of(family, recipe): case.format(family, recipe)

@@ -3,6 +3,9 @@
 The index holds its cells already; what an append must not read or write is NaN beforehand.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
 from qsa.reference.exact import append_index
@@ -11,7 +14,7 @@ from qsa.reference.index import Index
 
 from .. import inputs
 from ..keys import whole_context
-from ..recipe import CONTEXTS, ROWS, TAILS, check
+from ..recipe import CONTEXTS, ROWS, TAILS, Recipe, check
 from ..record import Produced
 
 SCHEDULES = ("window", "step")
@@ -25,7 +28,7 @@ ALLOWED = {
 }
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``append_index``: dict of ``raw`` [rows, 128] float32, ``steps`` [rows, 4] int32, ``index``.
 
     recipe  schedule, context, rows, tail, seed: the index holds ``context`` cells (cut to whole blocks) and ``tail``
@@ -48,7 +51,7 @@ def make_inputs(recipe):
     return {"raw": raw[tail:], "steps": step_records(np.arange(start, start + rows)), "index": index}
 
 
-def produce(recipe, compute=append_index):
+def produce(recipe: Recipe, compute: Callable[..., Any] = append_index) -> Produced:
     """Inputs ``raw``, ``steps``, ``tail``, ``dead``, ``weight``. Outputs ``tail`` [3, 128] float32 (0 where there is no
     open cell), ``dead`` [128], ``pooled`` [n, 128], the blocks that were completed, and ``written`` [n] int64, the
     numbers of all blocks that are no longer NaN.
@@ -64,10 +67,10 @@ def produce(recipe, compute=append_index):
         written = compute(raw=raw[row : row + each], steps=steps[row : row + each], index=index)
         index = index if written is True else written
     end = int(steps[-1, 1])
-    place = np.arange(len(index.tail))[:, None]
+    cell = np.arange(len(index.tail))[:, None]
     outputs = {
         # Behind the open cells the tail may keep keys of the block before: they have no meaning.
-        "tail": np.where(place < end % REAL.ratio, index.tail, np.float32(0)),
+        "tail": np.where(cell < end % REAL.ratio, index.tail, np.float32(0)),
         "dead": index.dead,
         "pooled": index.pooled[int(steps[0, 0]) // REAL.ratio : end // REAL.ratio],
         "written": np.flatnonzero(~np.isnan(index.pooled).all(axis=1)),
@@ -75,7 +78,7 @@ def produce(recipe, compute=append_index):
     return Produced(hashed, outputs, {})
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """Recipes in which every pair of values of schedule, context, rows and tail occurs; at context 0 without a tail the
     dead key is made."""
     for i, context in enumerate((0, *CONTEXTS)):

@@ -1,7 +1,10 @@
 """Goldens of the K/V append: codes and scales of every format, where they land, and the host's copy.
 
-Every place of the pools is poisoned beforehand (codes at the limit, NaN scales or values), so that a stray write shows.
+Every cell of the pools is poisoned beforehand (codes at the limit, NaN scales or values), so that a stray write shows.
 """
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +14,7 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, read_kv
 
 from .. import inputs
-from ..recipe import ROWS, TAILS, check
+from ..recipe import ROWS, TAILS, Recipe, check
 from ..record import Produced
 from .attend import PAGES
 
@@ -29,10 +32,14 @@ ALLOWED = {
 }
 
 APART = 13
-"""Cells by which each slot's context is shorter than the one before: their places in blocks and pages differ."""
+"""Cells by which each slot's context is shorter than the one before: their offsets in blocks and pages differ."""
 
 
-def _ties(draw, coding):
+Draw = Callable[[int], np.ndarray]
+"""below -> int64 [rows, dims] drawn from 0 to below - 1."""
+
+
+def _ties(draw: Draw, coding: str) -> np.ndarray:
     """Values half-way between two codes (or two float16), and one value in a group that makes the scale 2^-6."""
     if coding == "fp16":
         return (1 + (2 * draw(1023) + 1) / 2048) * np.where(draw(2) > 0, 1, -1)
@@ -43,14 +50,14 @@ def _ties(draw, coding):
     return halves * 2.0**-6
 
 
-def _zero(draw, coding):
+def _zero(draw: Draw, coding: str) -> np.ndarray:
     """Zeros of both signs throughout, but for one group of 64 dims in four."""
     values = np.where(draw(2) > 0, 0.0, -0.0).reshape(len(draw(1)), -1, 64)
     values[:, ::4] = (draw(257) - 128).reshape(values.shape)[:, ::4] / 32
     return values
 
 
-def _extremes(draw, coding):
+def _extremes(draw: Draw, coding: str) -> np.ndarray:
     """Eighths of 2^15; every group of 32 dims has the limit of one sign or of both, or of one sign twice."""
     values = (draw(15) - 7).reshape(len(draw(1)), -1, 32)
     number = np.arange(values.shape[1])
@@ -59,7 +66,7 @@ def _extremes(draw, coding):
     return values * 2.0**12
 
 
-def _values(seed, stream, kind, coding, rows):
+def _values(seed: int, stream: str, kind: str, coding: str, rows: int) -> np.ndarray:
     """float32 [rows, n_head_kv, head_dim] of one kind, for a side kept in ``coding``."""
     dims = REAL.n_head_kv * REAL.head_dim
     shape = (rows, REAL.n_head_kv, REAL.head_dim)
@@ -69,7 +76,7 @@ def _values(seed, stream, kind, coding, rows):
         down = 16 + np.arange(rows) if kind == "tiny" else np.zeros(rows)
         return values * np.exp2(-down).astype(np.float32)[:, None, None]
 
-    def draw(below):
+    def draw(below: int) -> np.ndarray:
         return inputs.integers(seed, f"{stream}.{below}", rows, dims, below)
 
     make = {"ties": _ties, "zero": _zero, "extremes": _extremes}[kind]
@@ -78,14 +85,14 @@ def _values(seed, stream, kind, coding, rows):
     return rotate(values) if coding == "q4_0" else values
 
 
-def _poison(pool):
+def _poison(pool: Pool) -> None:
     for side in (pool.k, pool.v):
         side.codes[:] = {"int8": 127, "q4_0": 0xFF, "fp16": np.nan}[side.coding]
         side.scale[:] = np.nan
 
 
-def _written(pool):
-    """Places int64 [n] of the pool, page * page_size + place, of which something is no longer poison."""
+def _written(pool: Pool) -> np.ndarray:
+    """Cells int64 [n] of the pool, page * page_size + offset, of which something is no longer poison."""
     changed = np.zeros((pool.n_pages, pool.page_size), bool)
     for side in (pool.k, pool.v):
         mark = side.scale if side.scale.shape[-1] else side.codes
@@ -93,7 +100,7 @@ def _written(pool):
     return np.flatnonzero(changed)
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``append_kv``: dict of ``k``, ``v`` [rows, 2, 256] float32, ``kv`` (a list of PagedKV with host
     copies), ``steps`` [rows, 4] int32, ``slots`` [rows] int32.
 
@@ -118,7 +125,7 @@ def make_inputs(recipe):
         touched = np.unique(positions[slots == slot] // page)
         touched = touched[:-1] if len(touched) > 1 else touched
         table = np.full(int(positions.max()) // page + 1, -1, np.int32)
-        # One page more than is touched, so that the pool has a place where nothing belongs.
+        # One page more than is touched, so that the pool has cells where nothing belongs.
         table[touched] = inputs.permutation(seed, f"append_kv.pages{slot}", len(touched) + 1)[:-1]
         pool, host = Pool(format, len(touched) + 1, page), Pool(format, len(table), page)
         _poison(pool)
@@ -127,10 +134,11 @@ def make_inputs(recipe):
     return {"k": k, "v": v, "kv": kvs, "steps": step_records(positions), "slots": slots}
 
 
-def produce(recipe, compute=append_kv):
+def produce(recipe: Recipe, compute: Callable[..., Any] = append_kv) -> Produced:
     """Inputs ``k``, ``v``, ``steps``, ``slots``; outputs ``k_codes``, ``k_scale``, ``v_codes``, ``v_scale`` of the
     rows' cells [rows, 2, x] read through the page tables (0 where not resident; fp16 has no scales), the same from host
-    copies as ``host_...``, and ``written``, ``host_written`` int64 [n, 2]: (slot, place) of all that is not poison.
+    copies as ``host_...``, and ``written``, ``host_written`` int64 [n, 2]: (slot, cell of the pool) of all that is not
+    poison.
 
     ``compute`` takes the values of :func:`make_inputs` by name and gives True or the list of PagedKV that it wrote.
     """
@@ -144,17 +152,17 @@ def produce(recipe, compute=append_kv):
     for prefix, sources in (("", kvs), ("host_", hosts)):
         rows = [read_kv(sources[slot], steps[[row], 0]) for row, slot in enumerate(slots)]
         for name in ("k_codes", "k_scale", "v_codes", "v_scale"):
-            array = np.concatenate([getattr(one, name) for one in rows])
+            array = np.concatenate([getattr(cells, name) for cells in rows])
             if array.shape[-1]:
                 outputs[prefix + name] = array
-        places = [_written(source.pool) for source in sources]
+        written = [_written(source.pool) for source in sources]
         outputs[f"{prefix}written"] = np.concatenate(
-            [np.stack([np.full(len(x), slot), x], axis=1) for slot, x in enumerate(places)]
+            [np.stack([np.full(len(cells), slot), cells], axis=1) for slot, cells in enumerate(written)]
         )
     return Produced(hashed, outputs, {})
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """Recipes in which every pair of values of format, values, context, slots, rows and tail occurs."""
     for i, format in enumerate(ALLOWED["format"]):
         for j, values in enumerate(VALUES):

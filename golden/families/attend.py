@@ -5,6 +5,9 @@ resident. Cells of a resident page that no row selects hold codes at the limit a
 uses them shows it.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
 from qsa.reference.exact import attend
@@ -13,7 +16,7 @@ from qsa.reference.geometry import REAL, RULES
 from qsa.reference.kv import PagedKV, read_kv
 
 from .. import inputs
-from ..recipe import CONTEXTS, ROWS, TAILS, check, window
+from ..recipe import CONTEXTS, ROWS, TAILS, Recipe, check, window
 from ..record import Produced
 
 PAGES = (1, 4, 64, 512)
@@ -36,7 +39,7 @@ _COMMON = REAL.top_blocks + 128
 """Blocks from which the rows of a window choose: they share most of a selection, as rows of a real window do."""
 
 
-def selection(recipe, steps):
+def selection(recipe: Recipe, steps: np.ndarray) -> np.ndarray:
     """Cells int32 [rows, 2051] that the rows select, ascending, then -1: random blocks and the row's tail.
 
     The rule ``cells`` cuts the last block, as in ``reference.select``.
@@ -56,7 +59,7 @@ def selection(recipe, steps):
     return ids
 
 
-def _codes_and_scales(seed, side, coding, cells):
+def _codes_and_scales(seed: int, side: str, coding: str, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Codes [n, heads, x] and scales [n, heads, groups] of ``cells`` in one coding, as a pool stores them."""
     shape = (len(cells), REAL.n_head_kv, -1)
     dims = REAL.n_head_kv * REAL.head_dim
@@ -70,24 +73,24 @@ def _codes_and_scales(seed, side, coding, cells):
     return codes, scale.reshape(shape)
 
 
-def paged(recipe, cells, capacity):
+def paged(recipe: Recipe, cells: np.ndarray, capacity: int) -> PagedKV:
     """A PagedKV of ``capacity`` logical cells in which the pages of ``cells`` [n] alone are resident, shuffled."""
     page = recipe["page"]
     logical = np.unique(cells // page)
     table = np.full(-(-capacity // page), -1, np.int32)
     table[logical] = inputs.permutation(recipe["seed"], "attend.pages", len(logical))
     kv = PagedKV.new(recipe["format"], capacity, page, table=table)
-    physical, place = kv.locate(cells)
+    physical, offset = kv.locate(cells)
     for name, side in (("k", kv.pool.k), ("v", kv.pool.v)):
         side.codes[:] = 127 if side.coding == "int8" else 0xFF
         side.scale[:] = np.nan
-        side.codes[physical, :, place], side.scale[physical, :, place] = _codes_and_scales(
+        side.codes[physical, :, offset], side.scale[physical, :, offset] = _codes_and_scales(
             recipe["seed"], name, side.coding, cells
         )
     return kv
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``attend`` that ``recipe`` stands for: dict of ``q`` [rows, 24, 256] float32, ``kv`` a PagedKV,
     ``ids`` [rows, 2051] int32, ``steps`` [rows, 4] int32.
 
@@ -107,7 +110,7 @@ def make_inputs(recipe):
     return {"q": q.reshape(-1, REAL.n_head, REAL.head_dim), "kv": kv, "ids": ids, "steps": steps}
 
 
-def produce(recipe, compute=attend):
+def produce(recipe: Recipe, compute: Callable[..., Any] = attend) -> Produced:
     """Inputs as logical cells, so that their hashes know nothing of pages; output ``out``, a block per row and head.
 
     ``compute`` takes the values of :func:`make_inputs` by name and gives float32 [rows, 24, 256].
@@ -123,7 +126,7 @@ def produce(recipe, compute=attend):
     return Produced(hashed, {"out": compute(**given)}, {"out": 2})
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """Recipes in which every pair of values of context, rows, tail, format and rule occurs, and one of each format with
     full queries.
 

@@ -1,5 +1,8 @@
 """Goldens of block scores: up to 8 rows against the keys of contexts up to a million cells."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
 from qsa.reference.exact import block_scores
@@ -7,7 +10,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 
 from .. import inputs
-from ..recipe import CONTEXTS, ROWS, TAILS, check, window
+from ..recipe import CONTEXTS, ROWS, TAILS, Recipe, check, window
 from ..record import Produced
 
 KEYS = ("uniform", "special")
@@ -23,7 +26,7 @@ ALLOWED = {
 _SPECIAL = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3e38, -3e38], np.float32)
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``block_scores``: dict of ``q_idx`` [rows, 4, 128] float32, ``index``, ``steps`` [rows, 4].
 
     recipe  keys, context, rows, tail, seed: the last row sees context + tail cells. Keys within +-2; with ``special``
@@ -48,12 +51,12 @@ def make_inputs(recipe):
     return {"q_idx": q.reshape(-1, REAL.idx_heads, REAL.idx_dim), "index": index, "steps": steps}
 
 
-def seen(scores, steps):
+def seen(scores: np.ndarray, steps: np.ndarray) -> np.ndarray:
     """``scores`` [rows, blocks] with -inf behind every row's spare block: what lies there has no meaning."""
     return np.where(np.arange(scores.shape[1]) <= steps[:, 2:3], scores, np.float32(-np.inf))
 
 
-def produce(recipe, compute=block_scores):
+def produce(recipe: Recipe, compute: Callable[..., Any] = block_scores) -> Produced:
     """Inputs ``q_idx``, ``pooled``, ``dead``, ``steps``; output ``scores`` [rows, max_blocks] float32, a block per row,
     -inf behind the row's spare block.
 
@@ -65,7 +68,7 @@ def produce(recipe, compute=block_scores):
     return Produced(hashed, {"scores": seen(compute(**given), steps)}, {})
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """Recipes in which every pair of values of keys, context, rows and tail occurs."""
     for i, context in enumerate(CONTEXTS):
         for j, tail in enumerate(TAILS):

@@ -1,12 +1,15 @@
 """Goldens of selection: both rules over block scores of contexts up to a million cells."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
 from qsa.reference.exact import select
 from qsa.reference.geometry import REAL, RULES
 
 from .. import inputs
-from ..recipe import CONTEXTS, ROWS, TAILS, check, window
+from ..recipe import CONTEXTS, ROWS, TAILS, Recipe, check, window
 from ..record import Produced
 
 SCORES = ("continuous", "levels", "equal", "special")
@@ -23,7 +26,7 @@ ALLOWED = {
 _SPECIAL = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38], np.float32)
 
 
-def _scores(kind, seed, rows, blocks):
+def _scores(kind: str, seed: int, rows: int, blocks: int) -> np.ndarray:
     if kind == "equal":
         return np.ones((rows, blocks), np.float32)
     if kind == "levels":
@@ -37,7 +40,7 @@ def _scores(kind, seed, rows, blocks):
     return scores
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``select``: dict of ``scores`` [rows, blocks] float32, ``steps`` [rows, 4] int32, ``rule``.
 
     recipe  rule, scores, context, rows, tail, seed: the last row sees context + tail cells. Scores: ``continuous``;
@@ -57,7 +60,7 @@ def make_inputs(recipe):
     return {"scores": scores, "steps": steps, "rule": recipe["rule"]}
 
 
-def produce(recipe, compute=select):
+def produce(recipe: Recipe, compute: Callable[..., Any] = select) -> Produced:
     """Inputs ``scores`` and ``steps``; output ``ids`` [rows, 2051] int32, a block per row.
 
     ``compute`` takes the values of :func:`make_inputs` by name and gives the cells of every row, then -1.
@@ -66,7 +69,7 @@ def produce(recipe, compute=select):
     return Produced({key: given[key] for key in ("scores", "steps")}, {"ids": compute(**given)}, {})
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """Recipes in which every pair of values of rule, scores, context, rows and tail occurs."""
     for i, context in enumerate(CONTEXTS):
         for j, tail in enumerate(TAILS):

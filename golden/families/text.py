@@ -5,8 +5,10 @@ Two answers to a mathematical prompt and two to one of code, greedy and sampled,
 """
 
 import random
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -14,13 +16,14 @@ import xxhash
 from qsa.model.checkpoint import read_quantised
 from qsa.model.generate import generate
 from qsa.model.text_model import ExactModel
+from qsa.reference.model.config import Config
 from qsa.reference.sampler import GREEDY, Sampling
 
-from ..recipe import check
+from ..recipe import Recipe, check
 from ..record import Produced
 from ..training import exercises
 
-MODEL = Path(__file__).parent / "model"
+MODEL = Path(__file__).parents[1] / "model"
 """The trained model: configuration, int8 weights, prompts, held-out texts."""
 
 SEED = 11
@@ -51,13 +54,13 @@ ALLOWED = {"computation": tuple(COMPUTATIONS)}
 
 
 @cache
-def tensors():
+def tensors() -> tuple[Config, dict[str, Any]]:
     """(Config, name -> tensor) of the golden model. Raises as ``read_quantised`` does."""
     return read_quantised(MODEL)
 
 
 @cache
-def weights_hash():
+def weights_hash() -> np.ndarray:
     """xxh3_128 over the golden model's files of configuration and weights, uint8 [16]."""
     hasher = xxhash.xxh3_128()
     for name in ("config.json", "model.safetensors"):
@@ -66,26 +69,26 @@ def weights_hash():
 
 
 @cache
-def reference():
+def reference() -> ExactModel:
     """The golden model in the NumPy arithmetic."""
     return ExactModel(*tensors())
 
 
-def _bytes(name):
+def _bytes(name: str) -> bytes:
     return (MODEL / f"{name}.txt").read_bytes()
 
 
-def _ids(data):
+def _ids(data: bytes) -> np.ndarray:
     return np.frombuffer(data, np.uint8).astype(np.int64)
 
 
-def held_out(name):
+def held_out(name: str) -> np.ndarray:
     """Ids int64 [n] of the held-out text ``name``."""
     return _ids(_bytes(f"heldout-{name}"))
 
 
 @cache
-def prompts():
+def prompts() -> dict[str, np.ndarray]:
     """Name -> ids int64 [n] of the prompts: ``math`` and ``code`` as they are; 2,048, 8,192 and 16,384 bytes of the
     held-out text and, behind an end of text, code."""
     long = _bytes("heldout-text") + b"\0" + _bytes("heldout-code")
@@ -94,7 +97,7 @@ def prompts():
 
 
 @cache
-def haystack(size, depths):
+def haystack(size: int, depths: tuple[int, ...]) -> tuple[bytes, dict[int, exercises.Needle]]:
     """(bytes, depth -> ``exercises.Needle``): needles at ``depths`` (percent) of ``size`` bytes of filler, which is the
     held-out text, again and again where it is too short."""
     rng = random.Random(NEEDLES)
@@ -102,7 +105,7 @@ def haystack(size, depths):
     return exercises.haystack(rng, size, depths, exercises.lines_of(lines, rng))
 
 
-def make_inputs(recipe):
+def make_inputs(recipe: Recipe) -> dict[str, Any]:
     """The arguments of ``reference.exact.generate.generate`` behind the model: dict of ``ids`` [n] int64, ``count``,
     ``options`` and ``seed``. Raises CaseError on a recipe outside :data:`ALLOWED`."""
     check("text", recipe, ALLOWED)
@@ -110,7 +113,7 @@ def make_inputs(recipe):
     return {"ids": prompts()[prompt], "count": count, "options": options, "seed": SEED}
 
 
-def produce(recipe, compute=None):
+def produce(recipe: Recipe, compute: Callable[..., Any] | None = None) -> Produced:
     """Inputs ``ids`` and ``weights``; outputs ``tokens`` int32 [count], ``logits`` float32 [vocab] of the row behind
     them, and of a longer text ``part``, those of the row behind its first :data:`PART` tokens.
 
@@ -124,7 +127,7 @@ def produce(recipe, compute=None):
     return Produced({"ids": given["ids"], "weights": weights_hash()}, outputs, {})
 
 
-def grid():
-    """The seven."""
+def grid() -> Iterator[dict[str, Any]]:
+    """A recipe for each of the seven computations."""
     for name in COMPUTATIONS:
         yield {"computation": name}

@@ -5,8 +5,9 @@ behind a page table of its own. Selections come out of the scores. Three blocks 
 rotation leaves alone, so that ties stand at the cut; the other blocks have keys of their own.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from qsa.kernels.ops import WINDOW_ROWS
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, RULES, step_records
 from qsa.reference.index import Index
-from qsa.reference.kv import read_kv
+from qsa.reference.kv import PagedKV, read_kv
 
 from .. import inputs
 from ..case import CaseError
 from ..keys import whole_context
-from ..recipe import check
+from ..recipe import Recipe, check
 from ..record import Produced
 from .attend import paged
 from .block_scores import seen
@@ -47,7 +48,7 @@ REPEATED = 32
 """Keys that blocks share."""
 
 
-class Window(NamedTuple):
+class BatchWindow(NamedTuple):
     """The arguments of a batch window's operations; N rows, those of a slot one after the other.
 
     ``q_idx`` [N, 4, 128] and ``indexes``, one Index a slot, go to block_scores, slot by slot; ``scores`` [N, blocks] to
@@ -57,9 +58,9 @@ class Window(NamedTuple):
     """
 
     q_idx: np.ndarray
-    indexes: list
+    indexes: list[Index]
     q: np.ndarray
-    kvs: list
+    kvs: list[PagedKV]
     steps: np.ndarray
     slots: np.ndarray
     rule: str
@@ -67,12 +68,12 @@ class Window(NamedTuple):
     ids: np.ndarray
 
 
-def slot_seed(seed, slot):
+def slot_seed(seed: int, slot: int) -> int:
     """The seed of a slot's sequence."""
     return seed + (slot << 32)
 
 
-def raw_keys(seed, cells):
+def raw_keys(seed: int, cells: int) -> np.ndarray:
     """Raw indexer keys float32 [cells, 128] of a sequence; see the top of this file."""
     blocks = -(-cells // REAL.ratio)
     own = inputs.uniform(seed, "verify_batch.raw", cells, REAL.idx_dim, 4.0)
@@ -87,7 +88,7 @@ def raw_keys(seed, cells):
 
 
 @lru_cache(maxsize=MAX_ROWS)
-def index_of(seed, cells):
+def index_of(seed: int, cells: int) -> Index:
     """The Index of a sequence of ``cells`` cells; ``pooled`` behind the last complete block is NaN. Not to be changed:
     it is kept for other windows."""
     weight = 1 + inputs.uniform(seed, "verify_batch.weight", 1, REAL.idx_dim)[0]
@@ -96,14 +97,16 @@ def index_of(seed, cells):
     return index
 
 
-def positions(recipe):
+def positions(recipe: Recipe) -> tuple[np.ndarray, np.ndarray]:
     """(positions [N], slots [N] int32) of the rows: the last cells of each slot's context."""
     slots = np.repeat(np.arange(recipe["slots"], dtype=np.int32), recipe["rows"])
     first = recipe["context"] - APART * slots - recipe["rows"]
     return first + np.tile(np.arange(recipe["rows"]), recipe["slots"]), slots
 
 
-def batch_scores(compute, q_idx, indexes, steps, slots):
+def batch_scores(
+    compute: Any, q_idx: np.ndarray, indexes: list[Index], steps: np.ndarray, slots: np.ndarray
+) -> np.ndarray:
     """float32 [N, blocks]: the scores of a batch window, one call of ``compute.block_scores`` per slot; -inf behind
     every row's spare block."""
     out = np.full((len(q_idx), max(index.max_blocks for index in indexes)), -np.inf, np.float32)
@@ -114,17 +117,17 @@ def batch_scores(compute, q_idx, indexes, steps, slots):
 
 
 @lru_cache(maxsize=2)
-def _scored(slots, rows, context, seed):
+def _scored(slots: int, rows: int, context: int, seed: int) -> tuple[np.ndarray, list[Index], np.ndarray]:
     """(q_idx, indexes, scores) that the two rules share; the scores are the reference's."""
     at, slot = positions({"slots": slots, "rows": rows, "context": context})
-    indexes = [index_of(slot_seed(seed, one), context - APART * one) for one in range(slots)]
+    indexes = [index_of(slot_seed(seed, number), context - APART * number) for number in range(slots)]
     q_idx = inputs.bell(seed, "verify_batch.q_idx", len(at), REAL.idx_heads * REAL.idx_dim)
     q_idx = q_idx.reshape(-1, REAL.idx_heads, REAL.idx_dim)
     return q_idx, indexes, batch_scores(exact, q_idx, indexes, step_records(at), slot)
 
 
-def make_inputs(recipe):
-    """The :class:`Window` of ``recipe``: slots, rows (per slot), context, rule, seed.
+def make_inputs(recipe: Recipe) -> BatchWindow:
+    """The :class:`BatchWindow` of ``recipe``: slots, rows (per slot), context, rule, seed.
 
     The last row of slot s sees context - 13 s cells. Only the K/V of cells that some row of the slot selects exists;
     everything else is not resident, or poison (``golden/families/attend.py``).
@@ -141,20 +144,20 @@ def make_inputs(recipe):
     scores = np.where(np.arange(scores.shape[1]) <= steps[:, 2:3], scores, np.float32(np.inf))
     ids = exact.select(scores, steps, rule=rule)
     q = inputs.bell(seed, "verify_batch.q", len(at), REAL.n_head * REAL.head_dim, 2.0)
-    w = Window(q_idx, indexes, q.reshape(-1, REAL.n_head, REAL.head_dim), [], steps, slots, rule, scores, ids)
+    w = BatchWindow(q_idx, indexes, q.reshape(-1, REAL.n_head, REAL.head_dim), [], steps, slots, rule, scores, ids)
     for slot in range(recipe["slots"]):
         layout = {"format": "int8", "page": 4, "seed": slot_seed(seed, slot)}
         w.kvs.append(paged(layout, selected(w, slot), recipe["context"] - APART * slot))
     return w
 
 
-def selected(w, slot):
+def selected(w: BatchWindow, slot: int) -> np.ndarray:
     """The cells int64 [n], ascending, that the rows of a slot select."""
     ids = w.ids[w.slots == slot]
     return np.unique(ids[ids >= 0]).astype(np.int64)
 
 
-def input_arrays(w):
+def input_arrays(w: BatchWindow) -> dict[str, np.ndarray]:
     """The inputs of a window by name, as they are hashed: index and selected K/V of all slots, one after the other."""
     cells = [read_kv(kv, selected(w, slot)) for slot, kv in enumerate(w.kvs)]
     return {
@@ -165,13 +168,13 @@ def input_arrays(w):
         "steps": w.steps,
         "slots": w.slots,
         **{
-            name: np.concatenate([getattr(one, name) for one in cells])
+            name: np.concatenate([getattr(slot_cells, name) for slot_cells in cells])
             for name in ("k_codes", "k_scale", "v_codes", "v_scale")
         },
     }
 
 
-def outputs(w, compute=exact):
+def outputs(w: BatchWindow, compute: Any = exact) -> dict[str, np.ndarray]:
     """What ``compute``, the operations of a backend, makes of a window: ``scores`` [N, blocks] float32 with -inf behind
     every row's spare block, ``ids`` [N, 2051] int32, ``attention`` [N, 24, 256] float32."""
     return {
@@ -185,7 +188,7 @@ AXES = {"attention": 2}
 """Output -> leading axes that count its blocks, where they are not rows alone."""
 
 
-def produce(recipe, compute=exact):
+def produce(recipe: Recipe, compute: Any = exact) -> Produced:
     """Inputs as :func:`input_arrays` has them; the three :func:`outputs`, a block per row (attention: row and head).
 
     ``compute`` is an object with ``block_scores``, ``select`` and ``attend``.
@@ -194,7 +197,7 @@ def produce(recipe, compute=exact):
     return Produced(input_arrays(w), outputs(w, compute), AXES)
 
 
-def grid():
+def grid() -> Iterator[dict[str, Any]]:
     """The 15 windows of the verify-batch program under both rules."""
     for context in CONTEXTS:
         for slots, rows in WINDOWS:

@@ -2,9 +2,9 @@
 
     python -m qsa.parity.bench.operations [--json FILE] [--cases TEXT ...] [--list]
 
-The report holds ``rows`` (:data:`qsa.golden.evidence.ROW`), ``limits`` (empty launch in microseconds, copy in GB/s),
-``clocks`` under load at the start and the end, and ``unsupported`` (case -> reason). It is written after every case. A
-row of a wrong result has no times.
+The report holds ``rows`` (:class:`qsa.golden.device_records.Row`), ``limits`` (empty launch in microseconds, copy in
+GB/s), ``clocks`` under load at the start and the end, and ``unsupported`` (case -> reason). It is written after every
+case. A row of a wrong result has no times.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Whether a speed fell: rows of a benchmark against recorded ones, each as its share of the limit of its own run.
 
 The share and not the time is compared, so a device that clocks lower today is compared with its own limit of today.
-A row is a dict as :data:`qsa.golden.evidence.ROW` says. Nothing in here measures or reads anything.
+A row is a dict as :class:`qsa.golden.device_records.Row` says. Nothing in here measures or reads anything.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ class Row(NamedTuple):
 
 
 def as_json(rows):
-    """The rows as evidence holds them (:data:`qsa.golden.evidence.SWITCH`)."""
+    """The rows as evidence holds them (:class:`qsa.golden.device_records.Switch`)."""
     return [
         {
             "switch": row.switch,

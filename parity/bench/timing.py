@@ -74,7 +74,7 @@ def _between(graph, before):
 
 
 def row(case, timing, limit, limit_timing):
-    """The row of a case with a right result, as :data:`qsa.golden.evidence.ROW` says.
+    """The row of a case with a right result, as :class:`qsa.golden.device_records.Row` says.
 
     timing        :class:`Timing` of the case; its contract is the row's
     limit         what the limit is, in words

@@ -35,7 +35,7 @@ ATTENTION = ("attend", "verify_batch", "text")
 def _names():
     """Case string -> name of every golden of the grid and of the folder, in the order of the names."""
     store = Store()
-    known = grid() | {name: store.load(name)["case"] for name in store.names()}
+    known = grid() | {name: store.load(name).case for name in store.names()}
     return {known[name]: name for name in sorted(known)}
 
 

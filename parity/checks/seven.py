@@ -106,22 +106,22 @@ def _compare(name, found, tokens):
     of = name_of("text", {"computation": name})
     record = Store().load(of)
     inputs = {"ids": digest(text.make_inputs({"computation": name})["ids"]), "weights": digest(text.weights_hash())}
-    if record["inputs"] != inputs:
+    if record.inputs != inputs:
         raise GoldenError(f"{of}: made from another prompt or other weights: `qsa golden regen {of}`, then accept")
-    outputs, whole = record["outputs"], record["outputs"]["tokens"]["shape"][0]
+    outputs, whole = record.outputs, record.outputs["tokens"].shape[0]
     size = min(tokens, whole) if tokens else whole
-    expected, got = outputs["tokens"]["blocks"][:size], block_digests(found.tokens)
+    expected, got = outputs["tokens"].blocks[:size], block_digests(found.tokens)
     places = range(max(len(expected), len(got)))
     wrong = [place for place in places if expected[place : place + 1] != got[place : place + 1]]
     lines = [f"first wrong token: {wrong[0]}"] if wrong else []
     if size == whole:
         behind = outputs["logits"]
-        if not wrong and digest(found.tokens) != outputs["tokens"]["hash"]:
+        if not wrong and digest(found.tokens) != outputs["tokens"].hash:
             lines.append("tokens: another hash")
     else:
         behind = outputs["part"] if size == text.PART else None
-    if behind is not None and digest(found.logits) != behind["hash"]:
-        lines.append(f"logits behind the text: hash {behind['hash']} became {digest(found.logits)}")
+    if behind is not None and digest(found.logits) != behind.hash:
+        lines.append(f"logits behind the text: hash {behind.hash} became {digest(found.logits)}")
     reason = "a text has one right wording, and the logits behind it hang on every cell and state"
     return verdict(f"golden {of}", len(lines), 0, reason, size=len(places) + 1, bad=len(wrong), notes=lines)
 

@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from types import SimpleNamespace
 
 import numpy as np
+from msgspec.structs import replace
 
 from qsa.golden import case, inputs
 from qsa.golden.families import grid
@@ -91,7 +92,7 @@ def _switched(recipe):
 
 @lru_cache(maxsize=1)
 def _prepared(slots, rows, context, rule, seed):
-    """(Window, its outputs by the reference, lines about a golden that the reference does not give)."""
+    """(BatchWindow, its outputs by the reference, lines about a golden that the reference does not give)."""
     recipe = {"slots": slots, "rows": rows, "context": context, "rule": rule, "seed": seed}
     w = family.make_inputs(recipe)
     right = {"scores": family.batch_scores(exact, w.q_idx, w.indexes, w.steps, w.slots), "ids": w.ids}
@@ -118,10 +119,10 @@ def _hashed(recipe, got):
     if name is None:
         return []
     record = Store().load(name)
-    fresh = make(name, record["case"], CONTRACT, Produced({}, got, family.AXES))
+    fresh = make(name, record.case, CONTRACT, Produced({}, got, family.AXES))
     found = []
     for key in got:
-        lines = differences(*({**one, "inputs": {}, "outputs": {key: one["outputs"][key]}} for one in (record, fresh)))
+        lines = differences(*(replace(one, inputs={}, outputs={key: one.outputs[key]}) for one in (record, fresh)))
         reason = "a hash made by the reference has one right value"
         found.append(verdict(f"golden {name}: {key}", len(lines), 0, reason, size=got[key].size, notes=lines))
     return found

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import msgspec
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -80,7 +81,7 @@ def run(arguments):
         _base(Path(arguments.out), arguments.merge)
         check_target("--out", arguments.out)
     facts = evidence_run.device_facts()
-    path = Path(arguments.out or evidence.FOLDER / f"{evidence.default_name(facts['device'])}.json")
+    path = Path(arguments.out or evidence.FOLDER / f"{evidence.default_name(evidence.Device(**facts['device']))}.json")
     base = _base(path, arguments.merge)
     print(
         f"qsa evidence: {facts['device']['name']}, driver {facts['driver']}; record {os.path.relpath(path)}", flush=True
@@ -89,9 +90,9 @@ def run(arguments):
 
     def heard(section, step):
         nonlocal failed
-        failed += step["status"] == "failed"
-        print(f"{step['status']:12}{section}/{step['name']}  {step['seconds']:.0f} s", flush=True)
-        for line in filter(None, [*step["reason"].splitlines(), *_summary(step["results"]).splitlines()]):
+        failed += step.status == "failed"
+        print(f"{step.status:12}{section}/{step.name}  {step.seconds:.0f} s", flush=True)
+        for line in filter(None, [*step.reason.splitlines(), *_summary(step.results).splitlines()]):
             print(f"  {line}", flush=True)
 
     try:
@@ -112,12 +113,12 @@ def show(arguments):
     console = Console(width=None if os.isatty(1) else 150, markup=False, highlight=False)
     today = sources.fingerprint()
     for record in found:
-        device = record["device"]
+        device = record.device
         console.print(
-            f"{record['name']}: {device['name']}, compute capability {device['compute_capability']}, "
-            f"{record['contract']}, {record['date']}, {'stale' if evidence.stale(record, today) else 'fresh'}\n"
-            f"kernels {record['sources']['kernels']}, reference {record['sources']['reference']}\n"
-            + ", ".join(f"{name} {version}" for name, version in sorted(record["versions"].items()))
+            f"{record.name}: {device.name}, compute capability {device.compute_capability}, "
+            f"{record.contract}, {record.date}, {'stale' if evidence.stale(record, today) else 'fresh'}\n"
+            f"kernels {record.sources['kernels']}, reference {record.sources['reference']}\n"
+            + ", ".join(f"{name} {version}" for name, version in sorted(record.versions.items()))
         )
         console.print(_steps(record))
         missing = evidence_run.not_recorded(record)
@@ -134,10 +135,10 @@ def _steps(record):
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("step", "status", "seconds", "driver", "what"):
         table.add_column(header, justify="right" if header == "seconds" else "left", overflow="fold")
-    for section, found in record["sections"].items():
-        for step in found["steps"]:
-            what = "\n".join(filter(None, (step["reason"], _summary(step["results"]))))
-            table.add_row(f"{section}/{step['name']}", step["status"], f"{step['seconds']:.0f}", step["driver"], what)
+    for section, found in record.sections.items():
+        for step in found.steps:
+            what = "\n".join(filter(None, (step.reason, _summary(step.results))))
+            table.add_row(f"{section}/{step.name}", step.status, f"{step.seconds:.0f}", step.driver, what)
     return table
 
 
@@ -183,7 +184,7 @@ def check(arguments):
         changed = evidence.stale(record, today)
         if not changed:
             fresh.append(record)
-        print(f"{'stale' if changed else 'fresh':8}{record['name']}  {record['device']['name']}, {record['date']}")
+        print(f"{'stale' if changed else 'fresh':8}{record.name}  {record.device.name}, {record.date}")
         lines = changed[:SHOWN]
         if len(changed) > SHOWN:
             lines.append(f"and {len(changed) - SHOWN} more")
@@ -198,11 +199,11 @@ def check(arguments):
     for device, record in evidence.newest(found).items():
         if record not in fresh:
             whole = False
-            print(f"{device}: STALE: {record['name']} is of other sources than today's; `make gpu` there records anew")
+            print(f"{device}: STALE: {record.name} is of other sources than today's; `make gpu` there records anew")
             continue
         failed, missing = len(_failed(record)), len(evidence_run.not_recorded(record))
         whole = whole and not missing
-        print(f"{device}: fresh: {record['name']}, {failed} steps failed, {missing} not recorded")
+        print(f"{device}: fresh: {record.name}, {failed} steps failed, {missing} not recorded")
     failed = _standing(fresh)
     for device, step, name in failed:
         print(f"{device}: {step} failed in {name}, and no later record of these sources holds it as passed")
@@ -217,11 +218,11 @@ def _standing(fresh):
     """(device, step, record) of what failed in records of today's sources, the oldest first, and never passed since."""
     last = {}
     for record in fresh:
-        for section, found in record["sections"].items():
-            for step in found["steps"]:
-                if step["status"] in ("passed", "failed"):
-                    key = record["device"]["name"], f"{section}/{step['name']}"
-                    last[key] = step["status"], record["name"]
+        for section, found in record.sections.items():
+            for step in found.steps:
+                if step.status in ("passed", "failed"):
+                    key = record.device.name, f"{section}/{step.name}"
+                    last[key] = step.status, record.name
     return [(*key, name) for key, (status, name) in last.items() if status == "failed"]
 
 
@@ -239,7 +240,7 @@ def merge(arguments):
         first = evidence.merged(first, other)
     record = evidence.renamed(first, path.stem)
     if to_stdout:
-        files.write_report(files.STDOUT, json_text(evidence.check(record, path, record["name"])))
+        files.write_report(files.STDOUT, json_text(msgspec.to_builtins(evidence.check(record, path, record.name))))
         return 0
     evidence.write(path, record)
     print(f"{len(arguments.files)} records merged into {os.path.relpath(path)}")

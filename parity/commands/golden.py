@@ -54,7 +54,7 @@ def _chosen(names, known):
 
 def _cases(store):
     """Name -> case string of every golden of the grid and of the folder; the grid's case holds for both."""
-    return {name: store.load(name)["case"] for name in store.names() if name not in grid()} | grid()
+    return {name: store.load(name).case for name in store.names() if name not in grid()} | grid()
 
 
 def check(arguments):
@@ -102,7 +102,7 @@ def show(arguments):
     stored, pending = set(store.names()), set(store.pending())
     known = {*stored, *pending, *grid()}
     for name in _chosen(arguments.names, known):
-        text = store.load(name)["case"] if name in stored else grid().get(name, "")
+        text = store.load(name).case if name in stored else grid().get(name, "")
         state = "pending" if name in pending else "stored" if name in stored else "missing"
         print(f"{state:8}{name:52} {text}")
     return 1 if pending else 0

@@ -95,8 +95,8 @@ def read_benchmark(path, finished):
 
 
 def read_switches(path, finished):
-    """A report of ``parity.verify_bench``: ``switches``, rows of :data:`qsa.golden.evidence.SWITCH`. It stops at the
-    first switch whose two sides give different bytes."""
+    """A report of ``parity.verify_bench``: ``switches``, rows of :class:`qsa.golden.device_records.Switch`. It stops
+    at the first switch whose two sides give different bytes."""
     results = json.loads(path.read_text())
     return ("passed", "", results) if finished.code == 0 else ("failed", finished.reason, results)
 
@@ -191,7 +191,7 @@ def chosen(names):
 
 def not_recorded(record):
     """``SECTION/STEP`` of every step of a whole run that ``record`` does not hold: it says nothing of them."""
-    held = {f"{name}/{step['name']}" for name, found in record["sections"].items() for step in found["steps"]}
+    held = {f"{name}/{step.name}" for name, found in record.sections.items() for step in found.steps}
     return [
         name
         for section, steps in SECTIONS.items()
@@ -204,16 +204,16 @@ def run_step(step, driver, seconds=None):
     """Run one step for at most ``seconds`` (its own limit unless given); returns it as the record holds it."""
 
     def result(status, reason, results, spent):
-        return {
-            "name": step.name,
-            "date": evidence.today(),
-            "driver": driver,
-            "status": status,
-            "reason": process.impersonal(reason),
-            "seconds": round(spent, 2),
-            "command": step.text.replace("{out}", "FILE"),
-            "results": results,
-        }
+        return evidence.Step(
+            name=step.name,
+            date=evidence.today(),
+            driver=driver,
+            status=status,
+            reason=process.impersonal(reason),
+            seconds=round(spent, 2),
+            command=step.text.replace("{out}", "FILE"),
+            results=results,
+        )
 
     limit = step.seconds if seconds is None else min(step.seconds, seconds)
     if limit <= 0:
@@ -283,7 +283,7 @@ def run(plan, path, facts, base=None, seconds=None, jobs=1, heard=lambda section
     with contextlib.closing(finished()) as found:
         for section, done in found:
             sections = {section: evidence.section([done])}
-            name, device, versions = Path(path).stem, facts["device"], facts["versions"]
+            name, device, versions = Path(path).stem, evidence.Device(**facts["device"]), facts["versions"]
             new = evidence.make(name, CONTRACT, device, versions, fingerprint, sections)
             record = new if record is None else evidence.merged(record, new)
             evidence.write(path, record)

@@ -10,21 +10,46 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, get_type_hints
+
+from msgspec import Meta
 
 from ..geometry import Geometry
+from ..validation import LARGEST, InvalidError, convert
 from .config_fields import check_fields, check_outer, rope_objects
 from .config_fields import field_error as _error
 
 LAYER_TYPES = ("linear_attention", "indexed_attention")
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
 
-# How the int8 codes of a quantised checkpoint are stored (model/checkpoint.py), and no other way.
+# How the int8 codes of a quantised checkpoint are stored (exact/checkpoint.py), and no other way.
 QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float16", "scale_suffix": "_scale"}
 
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
 LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_per_ngram": 256}
 LIMIT = 2**31 - 1
+
+
+def _up_to(top: int) -> Meta:
+    return Meta(ge=1, le=top, description=f"an integer from 1 to {top}")
+
+
+Size = Annotated[int, _up_to(LIMIT)]
+Layers = Annotated[int, _up_to(LIMITS["num_hidden_layers"])]
+Streams = Annotated[int, _up_to(LIMITS["hc_count"])]
+NgramSize = Annotated[int, _up_to(LIMITS["ngram_size"])]
+NgramHeads = Annotated[int, _up_to(LIMITS["heads_per_ngram"])]
+Interval = Annotated[int, Meta(ge=1, description="a positive integer")]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1, description="an integer from 0 to 2^63 - 1")]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST, description="a positive number")]
+
+
+def _check(name: str, value: object, kind: Any) -> Any:
+    """``value``, or ValueError that names the field, its value and what is allowed, unless it is of the type."""
+    try:
+        return convert(value, kind, name)
+    except InvalidError as error:
+        raise _error(error.path, error.value, f"{error.allowed} is required") from None
 
 
 def _sole(name: str, places: Iterable[Mapping]) -> Any:
@@ -45,41 +70,41 @@ class Config:
     Raises ValueError naming field, value and what is allowed.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    linear_num_key_heads: int
-    linear_num_value_heads: int
-    linear_key_head_dim: int
-    linear_value_head_dim: int
-    moe_intermediate_size: int
-    shared_expert_intermediate_size: int
-    num_experts: int
-    num_experts_per_tok: int
-    indexer_n_heads: int
-    indexer_head_dim: int
-    indexer_budget: int
-    indexer_compress_ratio: int
-    rope_theta: float
+    vocab_size: Size
+    hidden_size: Size
+    num_hidden_layers: Layers
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    linear_num_key_heads: Size
+    linear_num_value_heads: Size
+    linear_key_head_dim: Size
+    linear_value_head_dim: Size
+    moe_intermediate_size: Size
+    shared_expert_intermediate_size: Size
+    num_experts: Size
+    num_experts_per_tok: Size
+    indexer_n_heads: Size
+    indexer_head_dim: Size
+    indexer_budget: Size
+    indexer_compress_ratio: Size
+    rope_theta: Positive
     layer_types: tuple
     ple_layer_ids: tuple = ()
     eos_token_id: int | None = None
-    ple_embed_dim: int | None = None
-    partial_rotary_factor: float = 1.0
-    rms_norm_eps: float = 1e-6
-    linear_conv_kernel_dim: int = 4
-    output_gate_type: str = "silu"
-    hc_count: int = 4
-    hc_lowrank: int = 320
-    ple_conv_kernel_size: int = 4
-    ngram_size: int = 3
-    heads_per_ngram: int = 8
-    ngram_vocab_size_base: int = 20_000_000
-    make_ngram_vocab_size_divisible_by: int = 128
-    seed: int = 1234
+    ple_embed_dim: Size | None = None
+    partial_rotary_factor: Positive = 1.0
+    rms_norm_eps: Positive = 1e-6
+    linear_conv_kernel_dim: Size = 4
+    output_gate_type: Literal["sigmoid", "silu"] = "silu"
+    hc_count: Streams = 4
+    hc_lowrank: Size = 320
+    ple_conv_kernel_size: Size = 4
+    ngram_size: NgramSize = 3
+    heads_per_ngram: NgramHeads = 8
+    ngram_vocab_size_base: Size = 20_000_000
+    make_ngram_vocab_size_divisible_by: Size = 128
+    seed: Seed = 1234
     # Not part of what is computed, and so not of the representation, by which saved states know their model.
     more_eos_token_ids: tuple = dataclasses.field(default=(), repr=False)
 
@@ -90,21 +115,11 @@ class Config:
         set_(self, "layer_types", tuple(self.layer_types))
         set_(self, "ple_layer_ids", tuple(sorted(set(self.ple_layer_ids))))
         set_(self, "more_eos_token_ids", tuple(self.more_eos_token_ids))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if (field.type is int or field.name == "ple_embed_dim") and field.name != "seed":
-                top = LIMITS.get(field.name, LIMIT)
-                if type(value) is not int or not 1 <= value <= top:
-                    raise _error(field.name, value, f"an integer from 1 to {top} is required")
-            if field.type is float and (type(value) not in (int, float) or not 0 < value < float("inf")):
-                raise _error(field.name, value, "a positive number is required")
-        if type(self.seed) is not int or not 0 <= self.seed < 2**63:
-            raise _error("seed", self.seed, "an integer from 0 to 2^63 - 1 is required")
+        for name, kind in get_type_hints(type(self), include_extras=True).items():
+            _check(name, getattr(self, name), kind)
         self._check_layers()
         self._check_ple()
         self._check_eos()
-        if self.output_gate_type not in ("sigmoid", "silu"):
-            raise _error("output_gate_type", self.output_gate_type, "allowed are sigmoid, silu")
         if self.hc_count < 2:
             raise _error("hc_count", self.hc_count, "at least 2 is required")
         if self.linear_num_value_heads % self.linear_num_key_heads:
@@ -143,7 +158,7 @@ class Config:
             return
         if self.ngram_size < 2:
             raise _error("ngram_size", self.ngram_size, "at least 2 is required with PLE")
-        if self.ple_embed_dim is not None and self.ple_embed_dim % self.ngram_heads:
+        if _check("ple_embed_dim", self.ple_embed_dim, Size) % self.ngram_heads:
             allowed = f"must be a multiple of the {self.ngram_heads} n-gram heads"
             raise _error("ple_embed_dim", self.ple_embed_dim, allowed)
         if type(self.eos_token_id) is not int or not 0 <= self.eos_token_id < self.vocab_size:
@@ -221,8 +236,7 @@ class Config:
             for rope in rope_objects(outer):
                 check_outer(rope, values, ("rope_theta", "partial_rotary_factor"))
         for name in ("layer_types", "ple_layer_ids"):
-            if not isinstance(values.get(name, []), list):
-                raise _error(name, values[name], "a list is required")
+            _check(name, values.get(name, []), list)
         if "layer_types" not in values:
             values["layer_types"] = _interval_types(data)
         # The published checkpoint calls its QSA layers full_attention; the published code reads them as indexed.
@@ -247,6 +261,7 @@ class Config:
     def from_file(cls, path: str | Path) -> "Config":
         """From a ``config.json`` file. Raises ValueError as :meth:`from_dict`, also when the file is no JSON."""
         try:
+            # Python's own reader: published files are written by Python and may hold Infinity in a field not read here.
             data = json.loads(Path(path).read_text(encoding="utf-8"))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"config: {Path(path).name}: no JSON: {error}") from error
@@ -281,9 +296,6 @@ def _check_quantisation(data: Mapping) -> None:
 
 def _interval_types(data: Mapping) -> list[str]:
     """``layer_types`` where the file leaves them out: every ``full_attention_interval``-th layer (4) is indexed."""
-    interval, layers = data.get("full_attention_interval", 4), data.get("num_hidden_layers")
-    if type(interval) is not int or interval < 1:
-        raise _error("full_attention_interval", interval, "a positive integer is required")
-    if type(layers) is not int or not 1 <= layers <= LIMITS["num_hidden_layers"]:
-        raise _error("num_hidden_layers", layers, f"an integer from 1 to {LIMITS['num_hidden_layers']} is required")
+    interval = _check("full_attention_interval", data.get("full_attention_interval", 4), Interval)
+    layers = _check("num_hidden_layers", data.get("num_hidden_layers"), Layers)
     return [LAYER_TYPES[(layer + 1) % interval == 0] for layer in range(layers)]

@@ -1,5 +1,7 @@
 """Evidence of a device that nobody has, for tests."""
 
+import msgspec
+
 from qsa.golden import device_records as evidence
 from qsa.golden import sources
 from qsa.golden.record import sealed
@@ -29,22 +31,28 @@ FINGERPRINT = sources.fingerprint()
 
 
 def step(name="timings", status="passed", reason="", results=None):
-    return {
-        "name": name,
-        "date": "2026-11-30",
-        "driver": "580.1",
-        "status": status,
-        "reason": reason,
-        "seconds": 1.5,
-        "command": "python -m x",
-        "results": results if results is not None else {},
-    }
+    return evidence.Step(
+        name=name,
+        date="2026-11-30",
+        driver="580.1",
+        status=status,
+        reason=reason,
+        seconds=1.5,
+        command="python -m x",
+        results=results if results is not None else {},
+    )
 
 
 def record(name="h200-2026-11-30", sections=None, **changes):
     benchmark = {"benchmark": evidence.section([step(results={"rows": [ROW]})])}
-    made = evidence.make(name, "exact-1", DEVICE, FACTS["versions"], FINGERPRINT, sections or benchmark)
-    return sealed({**made, **changes})
+    device = evidence.Device(**DEVICE)
+    made = evidence.make(name, "exact-1", device, FACTS["versions"], FINGERPRINT, sections or benchmark)
+    return sealed(msgspec.convert({**msgspec.to_builtins(made), **changes}, evidence.Evidence))
+
+
+def plain(record):
+    """``record`` as the JSON of its file holds it, to be damaged."""
+    return msgspec.to_builtins(record)
 
 
 def row(case="attend:rows=1", median=10.0, limit=5.0, noise=0.02, **changes):

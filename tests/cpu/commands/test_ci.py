@@ -12,7 +12,7 @@ import pytest
 
 from qsa.golden import device_records as evidence
 from qsa.parity.evidence.process import ROOT
-from support.evidence_records import FINGERPRINT, record, step
+from support.evidence_records import FINGERPRINT, plain, record, step
 
 pytestmark = [
     pytest.mark.skipif(not (ROOT / ".ci" / "run").is_file(), reason="not a checkout of the repository"),
@@ -90,7 +90,7 @@ def test_missing_evidence_is_said_and_fails_nothing(checkout):
 def test_damaged_evidence_fails(checkout):
     records, run = checkout
     path = records / "h200-2026-11-30.json"
-    content = record()
+    content = plain(record())
     content["sections"]["benchmark"]["steps"][0]["results"]["reasons"] = []
     path.write_text(json.dumps(content))
     found = run()

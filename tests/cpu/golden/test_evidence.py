@@ -14,7 +14,7 @@ import pytest
 from qsa.golden import device_records as evidence
 from qsa.golden import sources
 from qsa.kernels.sources import root
-from support.evidence_records import DEVICE, FINGERPRINT, ROW, record, step
+from support.evidence_records import DEVICE, FINGERPRINT, ROW, plain, record, step
 
 
 def test_a_record_comes_back_as_written(tmp_path):
@@ -22,7 +22,7 @@ def test_a_record_comes_back_as_written(tmp_path):
     evidence.write(path, record())
     assert evidence.load(path) == record()
     assert evidence.rows(evidence.load(path)) == {"attend:rows=1": ROW}
-    assert [one["name"] for one in evidence.records(path.parent)] == ["h200-2026-11-30"]
+    assert [one.name for one in evidence.records(path.parent)] == ["h200-2026-11-30"]
 
 
 def test_records_of_a_day_are_in_the_order_of_their_numbers(tmp_path):
@@ -32,13 +32,14 @@ def test_records_of_a_day_are_in_the_order_of_their_numbers(tmp_path):
         date = "2026-12-01" if name == later else "2026-11-30"
         evidence.write(tmp_path / f"{name}.json", record(name, date=date))
     found = evidence.records(tmp_path)
-    assert [one["name"] for one in found] == ordered
-    assert evidence.newest(found[:-1])[DEVICE["name"]]["name"] == "h200-2026-11-30.11"
+    assert [one.name for one in found] == ordered
+    assert evidence.newest(found[:-1])[DEVICE["name"]].name == "h200-2026-11-30.11"
 
 
 def test_names_are_of_device_and_date():
-    assert evidence.default_name(DEVICE) == f"h200-{evidence.today()}"
-    assert evidence.default_name({"name": "NVIDIA GeForce RTX 5080"}) == f"geforce-rtx-5080-{evidence.today()}"
+    assert evidence.default_name(evidence.Device(**DEVICE)) == f"h200-{evidence.today()}"
+    other = evidence.Device(**{**DEVICE, "name": "NVIDIA GeForce RTX 5080"})
+    assert evidence.default_name(other) == f"geforce-rtx-5080-{evidence.today()}"
 
 
 def put(content, place, value):
@@ -60,29 +61,35 @@ FIRST_ROW = (*RESULTS, "rows", 0)
     ("place", "value", "field"),
     [
         (("device",), None, "device: is missing"),
-        (("device", "l2"), "60", "device.l2: is '60': must be a int"),
-        (("version",), 2, "version: is 2"),
+        (("device", "l2"), "60", "device.l2: is '60': must be an integer"),
+        (("version",), 2, "version: is 2: must be 1"),
         (("name",), "other", "name: is 'other'"),
-        (("versions", "python"), 3, "versions.python"),
-        (("sources", "kernels"), "12ab", "sources.kernels: must be 32"),
+        (("versions", "python"), 3, "versions.python: is 3: must be a string"),
+        (("sources", "kernels"), "12ab", "sources.kernels: is '12ab': must be 32 hexadecimal digits"),
         (("sources", "files"), None, "sources.files: is missing"),
-        (("sections", "benchmark", "status"), "good", "sections.benchmark.status: is 'good'"),
-        ((*STEP, "seconds"), "1", "sections.benchmark.steps[0].seconds"),
+        (
+            ("sections", "benchmark", "status"),
+            "good",
+            "benchmark.status: is 'good': must be 'passed' or 'failed' or 'unsupported'",
+        ),
+        ((*STEP, "seconds"), "1", "sections.benchmark.steps[0].seconds: is '1': must be a finite number"),
         ((*STEP, "reason"), None, "sections.benchmark.steps[0].reason: is missing"),
         ((*RESULTS, "rows"), 5, "sections.benchmark.steps[0].results.rows: is 5: must be a list"),
         ((*RESULTS, "failures"), {}, "sections.benchmark.steps[0].results.failures: is {}: must be a list"),
-        ((*RESULTS, "failures"), ["a"], "results.failures[0]: must be an object"),
+        ((*RESULTS, "failures"), ["a"], "results.failures[0]: is 'a': must be an object"),
         ((*RESULTS, "failures"), [{"case": "a"}], "results.failures[0].reason: is missing"),
-        ((*RESULTS, "failures"), [{"case": "a", "reason": 3}], "results.failures[0].reason: is 3: must be a str"),
+        ((*RESULTS, "failures"), [{"case": "a", "reason": 3}], "results.failures[0].reason: is 3: must be a string"),
         ((*RESULTS, "failures"), [{"case": "a", "reason": ""}], "results.failed: is None: must be the number"),
         ((*RESULTS, "reasons"), [], "sections.benchmark.steps[0].results.reasons: is []: must be an object"),
         ((*RESULTS, "reasons"), {"no device": "2"}, "results.reasons.no device: is '2': must be a number of cases"),
         ((*RESULTS, "verdict"), "ok", "sections.benchmark.steps[0].results.verdict: is 'ok': must be a list"),
         ((*RESULTS, "verdict"), ["ok", None], "results.verdict[1]: is None: must be a string"),
         ((*FIRST_ROW, "contract"), None, "rows[0].contract: is missing"),
-        ((*FIRST_ROW, "median_us"), 0.0, "rows[0].median_us: is 0.0: must be above 0"),
-        ((*FIRST_ROW, "share"), None, "rows[0].share: is None"),
-        ((*FIRST_ROW, "correct"), False, "rows[0].median_us: must be null where the result is not correct"),
+        ((*FIRST_ROW, "median_us"), 0.0, "rows[0].median_us: is 0.0: must be a number above 0"),
+        ((*FIRST_ROW, "share"), None, "rows[0].share: is None: must be a number above 0"),
+        ((*FIRST_ROW, "correct"), False, "rows[0].median_us: is 14.0: must be null where the result is not correct"),
+        ((*FIRST_ROW, "p10_us"), True, "rows[0].p10_us: is True: must be a number above 0"),
+        (("device", "maker"), "x", "device.maker: is not a field; there are name, compute_capability"),
         ((*STEP, "status"), "failed", "seal: does not fit"),
     ],
 )
@@ -102,7 +109,7 @@ def test_what_is_no_record(tmp_path):
     path = tmp_path / "h200.json"
     with pytest.raises(evidence.EvidenceError, match="there is no such evidence"):
         evidence.load(path)
-    for text, says in (("{", "is not JSON"), ("[]", "top: must be an object")):
+    for text, says in (("{", "is not JSON"), ("[]", r"top: is \[\]: must be an object")):
         path.write_text(text)
         with pytest.raises(evidence.EvidenceError, match=says):
             evidence.load(path)
@@ -115,10 +122,10 @@ def test_merging_keeps_what_was_finished():
     old = record(sections={"parity": evidence.section([step("a"), step("b", "failed")])})
     steps = [step("a", "failed", evidence.NOT_STARTED), step("b"), step("c", "failed", evidence.NOT_STARTED)]
     merged = evidence.merged(old, record(sections={"parity": evidence.section(steps), "tests": evidence.section([])}))
-    found = {one["name"]: one["status"] for one in merged["sections"]["parity"]["steps"]}
+    found = {one.name: one.status for one in merged.sections["parity"].steps}
     assert found == {"a": "passed", "b": "passed", "c": "failed"}
-    assert merged["sections"]["parity"]["status"] == "failed"
-    assert merged["sections"]["tests"]["status"] == "unsupported"
+    assert merged.sections["parity"].status == "failed"
+    assert merged.sections["tests"].status == "unsupported"
 
 
 def test_unlike_records_do_not_merge():
@@ -150,7 +157,7 @@ def test_stale_names_the_files_that_changed(trees):
     now = sources.fingerprint(trees)
     lines = ["added kernels/cuda/new.py", "changed kernels/cuda/select.py", "removed reference/exact/select.py"]
     assert evidence.stale(old, now) == lines
-    assert all(now[tree] != old["sources"][tree] for tree in sources.TREES)
+    assert all(now[tree] != old.sources[tree] for tree in sources.TREES)
 
 
 def test_a_record_of_the_exact_reference_alone_is_read():
@@ -178,10 +185,10 @@ def test_line_ends_tests_and_what_no_device_runs_do_not_count(trees):
 def test_a_run_killed_while_it_writes_leaves_a_whole_record(tmp_path):
     path = tmp_path / "records" / "h200-2026-11-30.json"
     source = tmp_path / "source.json"
-    source.write_text(json.dumps(record()))
+    source.write_text(json.dumps(plain(record())))
     code = (
         "import json, sys\nfrom qsa.golden import device_records as evidence\n"
-        "record = json.load(open(sys.argv[1]))\n"
+        "record = evidence.check(json.load(open(sys.argv[1])), sys.argv[1], 'h200-2026-11-30')\n"
         "while True: evidence.write(sys.argv[2], record)"
     )
     for wait in (0.0, 0.013, 0.05):

@@ -155,7 +155,7 @@ def test_evidence_on_standard_output(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     one = record()
-    path = tmp_path / f"{one['name']}.json"
+    path = tmp_path / f"{one.name}.json"
     evidence.write(path, one)
     assert cli.main(["evidence", "merge", str(path), "--out", "-"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(path.read_text())

@@ -30,8 +30,8 @@ def test_the_records_are_those_of_the_grid():
     store = Store()
     assert set(store.names()) == set(grid())
     for name, case in grid().items():
-        assert store.load(name)["case"] == case
-        assert store.load(name)["provenance"]["reasons"]
+        assert store.load(name).case == case
+        assert store.load(name).provenance.reasons
     assert store.pending() == []
 
 

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from qsa.golden.record import GoldenError, Produced, differences, make
 from qsa.golden.store import Store
@@ -52,8 +53,8 @@ def test_a_new_golden_waits_until_it_is_accepted(tmp_path):
     record = store.accept("toy-3", "  because it is new ")
     assert (store.names(), store.pending()) == (["toy-3"], [])
     assert store.load("toy-3") == record
-    assert [reason["because"] for reason in record["provenance"]["reasons"]] == ["because it is new"]
-    assert record["contract"] == CONTRACT
+    assert [reason.because for reason in record.provenance.reasons] == ["because it is new"]
+    assert record.contract == CONTRACT
     assert store.check("toy-3", toy) == []
 
 
@@ -107,7 +108,7 @@ def test_regeneration_keeps_the_golden_and_still_tells(store):
     assert store.load("toy-3") == before
     assert json.loads((store.folder / "toy-3.pending.json").read_text())["differences"] == found["toy-3"]
     record = store.accept("toy-3", "second")
-    assert [reason["because"] for reason in record["provenance"]["reasons"]] == ["first", "second"]
+    assert [reason.because for reason in record.provenance.reasons] == ["first", "second"]
     assert store.check("toy-3", shifted(shift=1.0)) == [] != store.check("toy-3", toy)
 
 
@@ -132,10 +133,10 @@ def test_another_contract_is_a_difference(store):
 
 def test_provenance_and_statistics_do_not_count(store):
     old = store.load("toy-3")
-    new = store.load("toy-3")
-    new["provenance"] = {"numpy": "0"}
-    new["outputs"]["y"]["statistics"] = {}
-    assert differences(old, new) == []
+    other = replace(old.outputs["y"].statistics, max=0.0)
+    outputs = {"y": replace(old.outputs["y"], statistics=other)}
+    new = replace(old, provenance=replace(old.provenance, numpy="0"), outputs=outputs)
+    assert new != old and differences(old, new) == []
 
 
 def test_acceptance_needs_a_pending_file_and_a_reason(store):
@@ -179,16 +180,19 @@ def put(value, *path):
         (put("toy:", "case"), "case: "),
         (put(7, "case"), "case: "),
         (put(1, "contract"), "contract: "),
-        (put([], "inputs"), "inputs: "),
-        (put("12", "inputs", "x"), r"inputs\.x: "),
+        (put([], "inputs"), r"inputs: is \[\]: must be an object"),
+        (put("12", "inputs", "x"), r"inputs\.x: is '12': must be 32 hexadecimal digits"),
+        (put("0" * 32 + "\n", "inputs", "x"), r"inputs\.x: is '0{32}\\n': must be 32 hexadecimal digits"),
+        (put(True, "outputs", "y", "axes"), r"outputs\.y\.axes: is True: must be a number of leading axes"),
         (put({}, "outputs"), "outputs: "),
         (put(None, "outputs", "y"), r"outputs\.y: "),
-        (put([3, 2.0, 4], "outputs", "y", "shape"), r"outputs\.y\.shape: "),
+        (put([3, 2.0, 4], "outputs", "y", "shape"), r"outputs\.y\.shape\[1\]: is 2\.0: must be a size"),
         (put("g" * 32, "outputs", "y", "hash"), r"outputs\.y\.hash: "),
-        (put(0, "outputs", "y", "axes"), r"outputs\.y\.axes: "),
+        (put(0, "outputs", "y", "axes"), r"outputs\.y\.axes: is 0: must be"),
         (put(["a"], "outputs", "y", "blocks"), r"outputs\.y\.blocks: "),
-        (put({}, "provenance"), "provenance: "),
-        (put("x", "provenance", "reasons"), r"provenance\.reasons: "),
+        (put({}, "provenance"), r"provenance\.date: is missing"),
+        (put("x", "provenance", "reasons"), r"provenance\.reasons: is 'x': must be a list"),
+        (put(["x"], "provenance", "reasons"), r"provenance\.reasons\[0\]: is 'x': must be an object"),
         (put("0" * 32, "outputs", "y", "hash"), "seal: .*by hand"),
         (put("0" * 32, "inputs", "x"), "seal: .*by hand"),
         (put("toy:size=3,seed=2", "case"), "seal: .*by hand"),

@@ -1,15 +1,15 @@
 """The records of this repository: they load, print, and the gate passes on one that is fresh and has nothing failed."""
 
-import copy
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from qsa.golden import device_records as evidence
 from qsa.parity import cli, gate
 from qsa.parity.bench import switch_table
 from qsa.parity.evidence import run as evidence_run
-from support.evidence_records import record, step
+from support.evidence_records import plain, record, step
 
 RECORDS = evidence.records()
 SWITCH = {
@@ -21,17 +21,20 @@ SWITCH = {
 }
 
 
-@pytest.mark.parametrize("stored", RECORDS, ids=[one["name"] for one in RECORDS])
+@pytest.mark.parametrize("stored", RECORDS, ids=[one.name for one in RECORDS])
 def test_the_gate_passes_on_a_stored_record_that_is_fresh(stored):
     """Each row against itself; every step that failed would be said."""
-    failed = [step for found in stored["sections"].values() for step in found["steps"] if step["status"] == "failed"]
-    found = gate.judge_evidence(stored, stored["sources"])
+    failed = [step for found in stored.sections.values() for step in found.steps if step.status == "failed"]
+    found = gate.judge_evidence(stored, stored.sources)
     assert (found.status, len(found.reason.splitlines()) >= len(failed)) == ("failed" if failed else "passed", True)
-    mended = copy.deepcopy(stored)
-    for section in mended["sections"].values():
-        for one in section["steps"]:
-            one["status"], one["reason"] = "passed" if one["status"] == "failed" else one["status"], ""
-    assert gate.judge_evidence(mended, stored["sources"]).status == "passed"
+    sections = {
+        name: evidence.section(
+            [replace(step, status="passed", reason="") if step.status == "failed" else step for step in found.steps]
+        )
+        for name, found in stored.sections.items()
+    }
+    mended = replace(stored, sections=sections)
+    assert gate.judge_evidence(mended, stored.sources).status == "passed"
     rows = list(evidence.rows(stored).values())
     report = {"rows": rows, "clocks": {"end": gate.clocks(stored)}, "unsupported": {}}
     verdicts = list(gate.judge_benchmark(stored, report, lambda names: pytest.fail(f"measured again: {names}")))
@@ -78,6 +81,6 @@ def test_the_table_of_the_switches_is_kept_and_shown(tmp_path, capsys):
 def test_a_damaged_row_of_a_switch_names_file_and_field(tmp_path, field, value):
     sections = {"benchmark": evidence.section([step(results={"switches": [{**SWITCH, field: value}]})])}
     path = tmp_path / "h200-2026-11-30.json"
-    path.write_text(json.dumps(record(sections=sections)))
+    path.write_text(json.dumps(plain(record(sections=sections))))
     with pytest.raises(evidence.EvidenceError, match=rf"h200.*switches\[0\].{field}"):
         evidence.load(path)

@@ -90,7 +90,7 @@ def test_check_says_fresh_stale_or_missing(tmp_path, capsys):
 def test_the_evidence_of_this_repository(capsys):
     """Valid, and said to speak of today's kernels or not; only what failed with them is a failure."""
     for found in evidence.records():
-        assert evidence.check(found, found["name"], found["name"]) == found
+        assert evidence.check(found, found.name, found.name) == found
     failed = any(evidence.failed(one) for one in evidence.records() if not evidence.stale(one, FINGERPRINT))
     assert cli.main(["evidence", "check"]) == (1 if failed else 0)
     said = capsys.readouterr().out

@@ -13,7 +13,7 @@ from qsa.parity.bench import device
 from qsa.parity.evidence import process
 from qsa.parity.evidence import run as evidence_run
 from qsa.parity.evidence.run import Step
-from support.evidence_records import FACTS, FINGERPRINT, ROW, record, step
+from support.evidence_records import FACTS, FINGERPRINT, ROW, plain, record, step
 
 
 def child(name, code, read=None, **options):
@@ -42,13 +42,13 @@ def test_a_crash_costs_one_step(tmp_path):
 
     def heard(section, step):
         # The record holds every finished step at any time.
-        steps = [one["name"] for found in evidence.load(path)["sections"].values() for one in found["steps"]]
-        seen.append(step["name"])
+        steps = [one.name for found in evidence.load(path).sections.values() for one in found.steps]
+        seen.append(step.name)
         assert steps == seen
 
     made = evidence_run.run(plan, path, FACTS, heard=heard)
     assert time.perf_counter() - started < 30
-    found = {one["name"]: (one["status"], one["reason"]) for one in made["sections"]["parity"]["steps"]}
+    found = {one.name: (one.status, one.reason) for one in made.sections["parity"].steps}
     assert found["good"] == ("passed", "")
     assert found["crash"] == ("failed", "died of SIGABRT")
     assert found["hang"] == ("failed", "stopped at its limit after 1 s")
@@ -56,7 +56,7 @@ def test_a_crash_costs_one_step(tmp_path):
     assert found["garbage"][0] == "failed" and "KeyError in its report: 'cases'" in found["garbage"][1]
     assert found["nonsense"][0] == "failed" and "results.reasons: is []" in found["nonsense"][1]
     assert found["no tool"] == ("unsupported", "no-such-sanitizer is not installed")
-    assert made["sections"]["tests"]["status"] == "passed"
+    assert made.sections["tests"].status == "passed"
     assert evidence.load(path) == made
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
@@ -64,7 +64,7 @@ def test_a_crash_costs_one_step(tmp_path):
 def test_time_spent_leaves_steps_not_started(tmp_path):
     plan = {"parity": [child("long", f"{WRITES} import time; time.sleep(60)"), child("next", WRITES)]}
     made = evidence_run.run(plan, tmp_path / "h200.json", FACTS, seconds=1.0)
-    reasons = [one["reason"] for one in made["sections"]["parity"]["steps"]]
+    reasons = [one.reason for one in made.sections["parity"].steps]
     assert reasons == ["stopped at its limit after 1 s", evidence.NOT_STARTED]
 
 
@@ -81,7 +81,7 @@ def test_steps_run_together_but_for_the_benchmark(tmp_path):
     plan = {"tests": [meets("a", "b"), meets("b", "a")], "benchmark": [child("alone", WRITES)]}
     path = tmp_path / "records" / "h200.json"
     made = evidence_run.run(plan, path, FACTS, jobs=2, heard=lambda section, step: order.append(section))
-    assert made["sections"]["tests"]["status"] == "passed"
+    assert made.sections["tests"].status == "passed"
     assert order == ["benchmark", "tests", "tests"]
 
 
@@ -94,7 +94,7 @@ def test_an_interrupted_run_stops_its_children(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         evidence_run.run(plan, path, FACTS, jobs=2, heard=interrupted)
     assert time.perf_counter() - started < 60 and not process._running
-    assert [one["name"] for one in evidence.load(path)["sections"]["tests"]["steps"]] == ["quick"]
+    assert [one.name for one in evidence.load(path).sections["tests"].steps] == ["quick"]
 
 
 SANITIZER = {
@@ -188,7 +188,7 @@ def test_the_command_writes_merges_and_shows(still, fake_device, tmp_path, capsy
     assert cli.main(["evidence", "run", "--sections", "tests", "--out", out]) == 2
     assert "--merge adds to it" in capsys.readouterr().err
     assert cli.main(["evidence", "run", "--sections", "tests", "--out", out, "--merge"]) == 0
-    assert set(evidence.load(out)["sections"]) == {"parity", "tests"}
+    assert set(evidence.load(out).sections) == {"parity", "tests"}
     other = str(tmp_path / "h200-other.json")
     assert cli.main(["evidence", "run", "--sections", "parity/good", "--out", other]) == 0
     both = str(tmp_path / "h200-both.json")
@@ -213,7 +213,7 @@ def test_merge_overwrites_no_record_but_its_own(tmp_path, capsys):
     paths["other"].write_text("notes")
     assert cli.main([*merge, str(paths["other"])]) == 2 and paths["other"].read_text() == "notes"
     assert cli.main([*merge, str(tmp_path / ".." / tmp_path.name / "h200-b.json")]) == 0
-    assert [one["name"] for one in evidence.load(paths["b"])["sections"]["tests"]["steps"]] == ["a", "b"]
+    assert [one.name for one in evidence.load(paths["b"]).sections["tests"].steps] == ["a", "b"]
 
 
 def test_show_prints_no_time_of_a_wrong_result(tmp_path, capsys):
@@ -233,7 +233,7 @@ def test_show_prints_no_time_of_a_wrong_result(tmp_path, capsys):
 def test_show_of_a_sealed_but_malformed_record_names_file_and_field(tmp_path, capsys, field, value):
     path = tmp_path / "h200-2026-11-30.json"
     # ``record`` seals what it is given: the seal alone does not find this.
-    path.write_text(json.dumps(record(sections={"tests": evidence.section([step(results={field: value})])})))
+    path.write_text(json.dumps(plain(record(sections={"tests": evidence.section([step(results={field: value})])}))))
     assert cli.main(["evidence", "show", str(path)]) == 2
     error = capsys.readouterr().err
     assert f"{path}: sections.tests.steps[0].results.{field}" in error and error.count("\n") == 1

@@ -15,13 +15,13 @@ from qsa.kernels.switches import ARITHMETICS
 from qsa.parity import cli, gate, suite
 from support.evidence_records import row, wrong
 
-DEVICE = {
-    "name": "NVIDIA H200",
-    "compute_capability": "9.0",
-    "multiprocessors": 132,
-    "memory": 150 << 30,
-    "l2": 60 << 20,
-}
+DEVICE = evidence.Device(
+    name="NVIDIA H200",
+    compute_capability="9.0",
+    multiprocessors=132,
+    memory=150 << 30,
+    l2=60 << 20,
+)
 FILES = {"kernels": "0" * 32, "reference": "0" * 32, "files": {"kernels/a.py": "1" * 16}}
 
 
@@ -37,7 +37,7 @@ def record(found=(), name="h200-2026-11-30", clocks=None, **changes):
         "results": {"rows": list(found), "clocks": {"end": clocks}},
         **changes,
     }
-    return evidence.make(name, "exact-1", DEVICE, {}, FILES, {"benchmark": evidence.section([step])})
+    return evidence.make(name, "exact-1", DEVICE, {}, FILES, {"benchmark": evidence.section([evidence.Step(**step)])})
 
 
 def test_the_benchmark_is_held_to_the_record():
@@ -54,7 +54,7 @@ def test_the_benchmark_is_held_to_the_record():
 
 def test_the_newest_record_of_each_device_counts():
     made = [record(name=name) for name in ("h200-2026-11-29", "h200-2026-11-30")]
-    assert evidence.newest(made)["NVIDIA H200"]["name"] == "h200-2026-11-30"
+    assert evidence.newest(made)["NVIDIA H200"].name == "h200-2026-11-30"
 
 
 def test_evidence_is_fresh_stale_or_failed():
@@ -101,7 +101,7 @@ def test_hashes_run_on_the_device_too(monkeypatch):
             one, "passed" if backend == "cpu" else "failed", 0.1, reason="" if backend == "cpu" else "no"
         )
 
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": DEVICE}, ""))
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
     monkeypatch.setattr(gate, "Backend", lambda name, arithmetic: name if arithmetic in ARITHMETICS else None)
     monkeypatch.setattr(suite, "collect", lambda names, arithmetic: cases if names == ["verify-batch"] else [])
     monkeypatch.setattr(suite, "run_case", run_case)
@@ -208,7 +208,7 @@ def test_benchmark_without_a_device_or_a_record(monkeypatch):
     monkeypatch.setattr(gate, "_facts", lambda: (None, "no driver"))
     (one,) = gate.CHECKS["benchmark"]()
     assert (one.status, one.reason) == ("unsupported", "no driver")
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": DEVICE}, ""))
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
     monkeypatch.setattr(evidence, "records", lambda: [])
     monkeypatch.setattr(gate, "measure", lambda: {"rows": [row("a"), wrong("b")]})
     assert [one.status for one in gate.CHECKS["benchmark"]()] == ["unsupported", "failed"]

@@ -46,7 +46,7 @@ def test_each_rule_has_45_hashes():
         for one in verify_batch.PASSES:
             mine = [recipe for recipe in cases if recipe["rule"] == rule and recipe["pass"] == one]
             names = {verify_batch._golden(recipe) for recipe in mine}
-            hashes = [output["hash"] for name in names for output in Store().load(name)["outputs"].values()]
+            hashes = [output.hash for name in names for output in Store().load(name).outputs.values()]
             # Each is another, but for the scores: those know no rule.
             assert len(mine) == 15 and len(hashes) == len(set(hashes)) == 45
     windows = {(recipe["slots"], recipe["rows"]) for recipe in cases}
@@ -58,11 +58,11 @@ def test_scores_hash_alike_under_both_rules_and_selections_do_not():
     by_rule = {}
     for rule in ("blocks", "cells"):
         names = [f"verify_batch-16k-{slots}slots-{rows}rows-{rule}" for slots, rows in family.WINDOWS]
-        by_rule[rule] = [Store().load(name)["outputs"] for name in names]
+        by_rule[rule] = [Store().load(name).outputs for name in names]
     for blocks, cells in zip(*by_rule.values(), strict=True):
-        assert blocks["scores"]["hash"] == cells["scores"]["hash"]
-        assert blocks["ids"]["hash"] != cells["ids"]["hash"]
-        assert blocks["attention"]["hash"] != cells["attention"]["hash"]
+        assert blocks["scores"].hash == cells["scores"].hash
+        assert blocks["ids"].hash != cells["ids"].hash
+        assert blocks["attention"].hash != cells["attention"].hash
 
 
 def test_rows_are_the_last_of_their_slots_and_all_tails_occur():
@@ -253,7 +253,7 @@ def test_a_backend_with_one_operation_is_held_to_that_alone():
 
 
 def test_a_golden_of_a_window_is_a_case_of_the_goldens():
-    text = Store().load("verify_batch-1k-1slots-4rows-cells")["case"]
+    text = Store().load("verify_batch-1k-1slots-4rows-cells").case
     assert suite.run_case(suite.parse(text), Backend("exact")).status == "passed"
     assert not any(recipe["family"] == "verify_batch" for _, recipe in suite.MODULES["goldens"].cases("exact"))
 

@@ -173,7 +173,7 @@ REFUSED = [
     (changed(norm_topk_prob=False), r"norm_topk_prob = False: only True"),
     (changed(tie_word_embeddings=True), r"tie_word_embeddings = True: only False"),
     (changed(indexer_kv_heads=2), r"indexer_kv_heads = 2: only 1"),
-    (changed(output_gate_type="tanh"), r"output_gate_type = 'tanh': allowed are sigmoid, silu"),
+    (changed(output_gate_type="tanh"), r"output_gate_type = 'tanh': 'sigmoid' or 'silu' is required"),
     (
         changed(layer_types=["linear_attention"]),
         r"layer_types = \['linear_attention'\]: num_hidden_layers = 48 entries",
