@@ -24,7 +24,7 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from ..checks.verify_batch import DRAFT_CELLS
-from ..checks.window_operations import CAPACITY_BLOCKS
+from ..checks.verify_window import CAPACITY_BLOCKS
 from . import timing
 from .switch_table import Row, as_json, lines
 

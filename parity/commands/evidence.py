@@ -4,9 +4,12 @@ Exit status: 0 done and nothing failed, 1 something failed (``check``: in a reco
 also when evidence is stale, incomplete or missing), 2 bad arguments or files.
 """
 
+import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -18,13 +21,13 @@ from qsa.golden.store import json_text
 
 from ..bench import switch_table
 from ..evidence import run as evidence_run
-from .parity import check_target
+from ..report import check_target
 
 SHOWN = 6
-"""Changed files, or failures of a step, that are named before the rest is counted."""
+"""Changed files, or failures of a step, that are printed by name; of the rest only the number is."""
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``evidence``; its ``run`` default takes the parsed arguments and returns the exit code."""
     top = subparsers.add_parser("evidence", help="record, show and judge runs on a real device")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -51,7 +54,7 @@ def add_parser(subparsers):
     return top
 
 
-def _base(path, merge):
+def _base(path: Path, merge: bool) -> Any:
     """The record that the file already holds, or None. Raises ValueError when it would be lost."""
     if not path.is_file():
         return None
@@ -60,7 +63,7 @@ def _base(path, merge):
     return evidence.load(path)
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the sections; returns 1 when a step failed or was not started."""
     if arguments.seconds is not None and not arguments.seconds > 0:
         raise ValueError(f"--seconds = {arguments.seconds}: must be above 0")
@@ -75,7 +78,7 @@ def run(arguments):
     if arguments.out == files.STDOUT:
         raise ValueError("--out = '-': a record is written after every step: allowed is the name of a file")
     if arguments.out:
-        # Before the device is asked: an argument's fault is said at once.
+        # Before the child looks for a device, which takes seconds.
         evidence.check_name(Path(arguments.out).stem)
         _base(Path(arguments.out), arguments.merge)
         check_target("--out", arguments.out)
@@ -87,7 +90,7 @@ def run(arguments):
     )
     failed = 0
 
-    def heard(section, step):
+    def on_step(section: str, step: dict[str, Any]) -> None:
         nonlocal failed
         failed += step["status"] == "failed"
         print(f"{step['status']:12}{section}/{step['name']}  {step['seconds']:.0f} s", flush=True)
@@ -95,7 +98,7 @@ def run(arguments):
             print(f"  {line}", flush=True)
 
     try:
-        evidence_run.run(plan, path, facts, base, arguments.seconds, arguments.jobs, heard)
+        evidence_run.run(plan, path, facts, base, arguments.seconds, arguments.jobs, on_step)
     except KeyboardInterrupt:
         print(f"qsa evidence: interrupted: {os.path.relpath(path)} holds what was finished", file=sys.stderr)
         return 130
@@ -103,8 +106,8 @@ def run(arguments):
     return 1 if failed else 0
 
 
-def show(arguments):
-    """Print records as tables."""
+def show(arguments: argparse.Namespace) -> int:
+    """Print records as tables; returns 1 when there is none."""
     found = [evidence.load(path) for path in arguments.files] or evidence.records()[-1:]
     if not found:
         print("missing: there is no evidence")
@@ -130,7 +133,8 @@ def show(arguments):
     return 0
 
 
-def _steps(record):
+def _steps(record: Any) -> Table:
+    """The table of a record's steps."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("step", "status", "seconds", "driver", "what"):
         table.add_column(header, justify="right" if header == "seconds" else "left", overflow="fold")
@@ -141,19 +145,21 @@ def _steps(record):
     return table
 
 
-def _summary(results):
+def _summary(results: Any) -> str:
+    """A step's results as text: counts, verdicts, failures, reasons of what is unsupported."""
     # A benchmark's `unsupported` is no number: it holds the reasons.
     parts = [f"{results[status]} {status}" for status in evidence.STATUSES if isinstance(results.get(status), int)]
     lines = [", ".join(parts), *results.get("verdict", ())]
     failures = results.get("failures", ())
-    lines += [f"{one['case']}: {one['reason']}" for one in failures[:SHOWN]]
+    lines += [f"{failure['case']}: {failure['reason']}" for failure in failures[:SHOWN]]
     if len(failures) > SHOWN:
         lines.append(f"and {results['failed'] - SHOWN} more")
     lines += [f"unsupported, {times} times: {reason}" for reason, times in results.get("reasons", {}).items()]
     return "\n".join(filter(None, lines))
 
 
-def _timings(record):
+def _timings(record: Any) -> Table:
+    """The table of a record's benchmark."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("case", "contract", "median µs", "p10", "p90", "limit µs", "share", "limit"):
         table.add_column(
@@ -168,14 +174,14 @@ def _timings(record):
     return table
 
 
-def check(arguments):
-    """Say of every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict on
-    every device by its newest record, as the gate does.
+def check(arguments: argparse.Namespace) -> int:
+    """Print for every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict
+    on every device by its newest record, as the gate does.
 
     Returns 1 when a step of a fresh record failed, unless a later record of the device and of the same sources holds it
-    as passed; what failed with other sources says nothing of today's. Steps that are not recorded, stale records and
-    missing ones are said and fail nothing, unless with ``--strict``: then 1 also when there is no record, or the newest
-    of a device is stale or does not hold every step.
+    as passed; a failure with other sources does not count today. Steps that are not recorded, stale records and
+    missing ones are printed and fail nothing, unless with ``--strict``: then 1 also when there is no record, or the
+    newest of a device is stale or does not hold every step.
     """
     found, today = evidence.records(arguments.folder), sources.fingerprint()
     fresh = []
@@ -209,13 +215,13 @@ def check(arguments):
     return 1 if failed or (arguments.strict and not whole) else 0
 
 
-def _failed(record):
+def _failed(record: Any) -> list[str]:
     return [name for name, _ in evidence.failed(record)]
 
 
-def _standing(fresh):
+def _standing(fresh: Iterable[Any]) -> list[tuple[str, str, str]]:
     """(device, step, record) of what failed in records of today's sources, the oldest first, and never passed since."""
-    last = {}
+    last: dict[tuple[str, str], tuple[str, str]] = {}
     for record in fresh:
         for section, found in record["sections"].items():
             for step in found["steps"]:
@@ -225,13 +231,13 @@ def _standing(fresh):
     return [(*key, name) for key, (status, name) in last.items() if status == "failed"]
 
 
-def merge(arguments):
+def merge(arguments: argparse.Namespace) -> int:
     """Make one record of several. Raises ValueError when that would overwrite any other record than one of them."""
     to_stdout = arguments.out == files.STDOUT
     path = Path(arguments.files[0] if to_stdout else arguments.out)
     evidence.check_name(path.stem)
-    records = [evidence.load(one) for one in arguments.files]
-    if path.exists() and not any(path.samefile(one) for one in arguments.files):
+    records = [evidence.load(name) for name in arguments.files]
+    if path.exists() and not any(path.samefile(name) for name in arguments.files):
         raise ValueError(f"--out = {arguments.out!r}: exists: name it among the records to merge, or give another name")
     check_target("--out", arguments.out)
     first, *others = records

@@ -86,7 +86,7 @@ def inputs(case):
     if case.arithmetic == "exact":
         given = FAMILIES[case.operation].make_inputs(case.recipe)
     else:
-        w = data.window(case.recipe)
+        w = data.attend_inputs(case.recipe)
         given = {"q": w.q, "kv": w.kv, "ids": w.ids, "steps": w.steps}
     if case.schedule == "prompt":
         for name in ("q", "q_idx", "ids", "steps"):

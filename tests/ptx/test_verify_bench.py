@@ -33,7 +33,8 @@ def test_without_its_module_it_is_a_bad_argument(capsys):
 
 
 def test_a_backend_without_timers_is_unsupported(capsys, monkeypatch):
-    monkeypatch.setattr(verify_batch, "cases", lambda _: [verify_batch._case("draft", "standing", context=256, seed=1)])
+    recipe = {"op": "draft", "pass": "standing", "context": 256, "seed": 1}
+    monkeypatch.setattr(verify_batch, "cases", lambda _: [recipe])
     assert cli.main(["parity", "verify-batch", "--backend", "cpu", "--bench"]) == 0
     assert "bench: unsupported: backend cpu has no timers of a device" in capsys.readouterr().out
 
