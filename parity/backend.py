@@ -35,6 +35,17 @@ class UnsupportedError(Exception):
     """The backend does not carry out a call as it was given; the message is the reason shown."""
 
 
+def call(operation: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """The function's result. Raises UnsupportedError, with the reasons that it counted, when the result is False."""
+    before = refusals()
+    result = function(*arguments, **keywords)
+    if isinstance(result, (bool, np.bool_)) and not result:
+        after = refusals()
+        reasons = [reason for key, reason in after if after[key, reason] != before.get((key, reason), 0)]
+        raise UnsupportedError(f"{operation}: refused: {', '.join(reasons) or 'no reason given'}")
+    return result
+
+
 class Backend:
     """The backend ``name`` (design section 5) in one arithmetic, called with NumPy arrays throughout.
 
@@ -76,18 +87,6 @@ class Backend:
             return value
         return [self._host(item) for item in value] if isinstance(value, list) else move(value)
 
-    def _call(
-        self, operation: str, function: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]
-    ) -> Any:
-        """The function's result. Raises UnsupportedError, with the reasons counted, when it is False."""
-        before = refusals()
-        result = function(*arguments, **keywords)
-        if isinstance(result, (bool, np.bool_)) and not result:
-            after = refusals()
-            reasons = [reason for key, reason in after if after[key, reason] != before.get((key, reason), 0)]
-            raise UnsupportedError(f"{operation}: refused: {', '.join(reasons) or 'no reason given'}")
-        return result
-
     def _checked(
         self, operation: str, function: Callable[..., Any], arguments: dict[str, Any], keywords: dict[str, Any]
     ) -> tuple[Any, dict[str, Any]]:
@@ -98,7 +97,7 @@ class Backend:
         named = {"slots": moved["slots"]} if "slots" in moved else {}
         try:
             in_order = [value for name, value in moved.items() if name != "slots"]
-            result = self._call(operation, function, in_order, named | keywords)
+            result = call(operation, function, *in_order, **named, **keywords)
         except UnsupportedError:
             given.check()
             raise

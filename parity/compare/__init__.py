@@ -1,1 +1,7 @@
-"""Comparing a result with the truth: equality, error bounds, the place of a failure, inputs that were changed."""
+"""Comparing a result with the truth: equality, error bounds, the position of a failure, inputs that were changed."""
+
+from .comparison import Comparison, Element, equal, error, verdict
+from .input_changes import ChangedInputError, Given
+from .margins import Margins
+
+__all__ = ["ChangedInputError", "Comparison", "Element", "Given", "Margins", "equal", "error", "verdict"]
