@@ -73,7 +73,8 @@ def _numba() -> tuple[int, str]:
         import numba
     except ImportError as error:
         return 1, f"none: {error}"
-    return numba.config.NUMBA_NUM_THREADS, numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    config: Any = numba.config
+    return config.NUMBA_NUM_THREADS, config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
 
 
 def _versions() -> dict[str, str]:

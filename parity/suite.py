@@ -90,14 +90,14 @@ class Result:
             "detail": {"reason": self.reason, "comparisons": [item.as_dict() for item in self.comparisons]},
         }
 
-    def lines(self, backend: Backend, verbose: bool = False) -> Iterator[str]:
+    def lines(self, backend: Backend | None, verbose: bool = False) -> Iterator[str]:
         """The result for a reader: what failed (with ``verbose`` everything), and the command that reproduces it."""
         if self.reason:
             yield from (f"  {line}" for line in self.reason.splitlines())
         for comparison in self.comparisons:
             if verbose or not comparison.passed:
                 yield from (f"  {line}" for line in comparison.lines())
-        if self.status == "failed":
+        if self.status == "failed" and backend is not None:
             yield f"  again: {command(self.case.text, backend)}"
 
 

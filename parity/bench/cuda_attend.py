@@ -12,6 +12,7 @@ with exit code 1.
 
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import cupy
 import numpy as np
@@ -73,10 +74,9 @@ def run(
             if schedule == "split" and format != "int8":
                 continue
 
-            def call(schedule=schedule, inputs=inputs, held=held, slot_of=slot_of, out=out):
-                q, ids, steps = inputs
-                return attend(q, held, ids, steps, slot_of, out, schedule=schedule, arithmetic="exact")
-
+            q_d, ids_d, steps_d = inputs
+            arguments = q_d, held, ids_d, steps_d, slot_of, out
+            call = partial(attend, *arguments, schedule=schedule, arithmetic="exact")
             out.fill(np.nan)
             call()
             name = f"{format} rows {rows} {schedule}"

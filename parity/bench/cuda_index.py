@@ -13,6 +13,7 @@ code 1.
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,7 +69,7 @@ def run(figures: Figures, context: str, rows_list: list[int], operations: Iterab
     cells, capacity = CONTEXTS[context]
     rng = np.random.default_rng(cells)
     max_blocks = capacity // REAL.ratio + 2
-    host = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
+    host: Any = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
     host.pooled = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
     host.dead = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
     index = SimpleNamespace(**{**vars(host), "pooled": cupy.asarray(host.pooled), "dead": cupy.asarray(host.dead)})
@@ -96,10 +97,16 @@ def scores_of(
         for schedule in (None, "warp", "multi_query", "transposed", "prompt"):
             figures.check_and_time(
                 f"scores {context} rows {rows} {schedule or 'default'}",
-                lambda s=schedule, q=qd, t=sd, out=out: block_scores(q, index, t, out, schedule=s),
+                partial(block_scores, qd, index, sd, out, schedule=schedule),
                 expected[:rows],
                 same_bits,
             )
+
+
+def _launch(kernel: Any, grid: int, arguments: tuple[Any, ...], out: Any) -> Any:
+    """Launch a build of the one-row kernel; returns ``out``."""
+    launch(kernel, (grid, 1), THREADS, arguments)
+    return out
 
 
 def forms_of(figures: Figures, context: str, given: tuple[Any, Any, Any], expected: np.ndarray) -> None:
@@ -110,11 +117,7 @@ def forms_of(figures: Figures, context: str, given: tuple[Any, Any, Any], expect
         out = cupy.zeros((1, index.max_blocks), "float32")
         grid = min(-(-index.max_blocks // (WARPS * keys)), resident * properties().multiprocessors)
         arguments = (qd, index.pooled, index.dead, sd, out, 1, index.max_blocks, REAL.ratio)
-        kernel = one_row(keys, least)
-
-        def call(kernel: Any = kernel, grid: int = grid, arguments: tuple = arguments, out: Any = out) -> Any:
-            launch(kernel, (grid, 1), THREADS, arguments)
-            return out
+        call = partial(_launch, one_row(keys, least), grid, arguments, out)
 
         figures.check_and_time(f"scores {context} form {keys} {least} {resident}", call, expected[:1], same_bits)
 
@@ -138,7 +141,7 @@ def select_of(
                     continue
                 figures.check_and_time(
                     f"select {context} {rule} rows {rows} {schedule or 'default'}",
-                    lambda s=schedule, x=given, t=rd, ids=ids, rule=rule: select(x, t, ids, rule=rule, schedule=s),
+                    partial(select, given, rd, ids, rule=rule, schedule=schedule),
                     wanted[:rows],
                     np.array_equal,
                 )

@@ -10,7 +10,8 @@ compared here: ``tests/gpu/test_layers.py`` does that.
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import cupy
@@ -51,6 +52,17 @@ class Figures(script.Figures):
         self.add(name, values, f"{name:<32} {found.median:10.2f} us {rates}")
 
 
+def linear_in_turn(x: Any, turn: Iterator[LoadedLinear]) -> Any:
+    """A linear layer with the next weights of ``turn``."""
+    return layers.linear(x, next(turn))
+
+
+def experts_in_turn(x: Any, turn: Iterator[tuple[Any, Any]], gate_up: LoadedLinear, down: LoadedLinear) -> Any:
+    """The experts of the next choice of ``turn``."""
+    ids, shares = next(turn)
+    return layers.experts(x, ids, shares, gate_up, down)
+
+
 def linear(figures: Figures, rows_list: Iterable[int]) -> None:
     """Linear layers of the model, and its head."""
     for name, (outputs, inputs) in MATRICES.items():
@@ -60,14 +72,14 @@ def linear(figures: Figures, rows_list: Iterable[int]) -> None:
             x = rows_of(rows, inputs)
             figures.time(
                 f"linear {name} {outputs}x{inputs} rows {rows}",
-                lambda x=x, turn=turn: layers.linear(x, next(turn)),
+                partial(linear_in_turn, x, turn),
                 size + size // 32,
                 rows * size,
             )
     head, x = weights(248320, HIDDEN), rows_of(8, HIDDEN)
     for rows in (1, 8):
         size = 248320 * HIDDEN
-        figures.time(f"linear head rows {rows}", lambda rows=rows: layers.linear(x[:rows], head), size + size // 32)
+        figures.time(f"linear head rows {rows}", partial(layers.linear, x[:rows], head), size + size // 32)
 
 
 def experts(figures: Figures, rows_list: Iterable[int]) -> None:
@@ -76,13 +88,13 @@ def experts(figures: Figures, rows_list: Iterable[int]) -> None:
     each = 3 * WIDTH * HIDDEN
     for rows in rows_list:
         x, logits = rows_of(rows, HIDDEN), rows_of(rows, EXPERTS)
-        figures.time(f"route rows {rows}", lambda logits=logits: layers.route(logits, TOP))
+        figures.time(f"route rows {rows}", partial(layers.route, logits, TOP))
         # Ten choices in turn, so that a step's experts come from memory.
         chosen = itertools.cycle([layers.route(rows_of(rows, EXPERTS), TOP) for _ in range(COPIES)])
         used = min(rows * TOP, EXPERTS)
         figures.time(
             f"experts rows {rows}",
-            lambda x=x, chosen=chosen: layers.experts(x, *next(chosen), gate_up, down),
+            partial(experts_in_turn, x, chosen, gate_up, down),
             used * (each + each // 32),
             rows * TOP * each,
         )
@@ -95,15 +107,15 @@ def small(figures: Figures, rows_list: Iterable[int]) -> None:
         x, streams, heads = rows_of(rows, HIDDEN), rows_of(rows, STREAMS, HIDDEN), rows_of(rows, HEADS, DIM)
         table, share, wide = rows_of(rows, 64), rows_of(rows, STREAMS), rows_of(rows, 2 * WIDTH)
         for name, call in {
-            "rms_norm": lambda x=x: layers.rms_norm(x, weight, 1e-6),
-            "rms_norm of streams": lambda streams=streams: layers.rms_norm(streams, groups, 1e-6),
-            "rms_norm of heads": lambda heads=heads: layers.rms_norm(heads, head, 1e-6),
-            "rotate": lambda heads=heads, table=table: layers.rotate(heads, table),
-            "swiglu": lambda wide=wide: layers.swiglu(wide),
-            "sigmoid_gate": lambda heads=heads: layers.sigmoid_gate(heads, heads),
-            "mix_streams": lambda streams=streams: layers.mix_streams(streams, streams),
-            "inject": lambda streams=streams, share=share, x=x: layers.inject(streams, share, x),
-            "ngram_gate": lambda streams=streams, x=x: layers.ngram_gate(streams, streams, x),
+            "rms_norm": partial(layers.rms_norm, x, weight, 1e-6),
+            "rms_norm of streams": partial(layers.rms_norm, streams, groups, 1e-6),
+            "rms_norm of heads": partial(layers.rms_norm, heads, head, 1e-6),
+            "rotate": partial(layers.rotate, heads, table),
+            "swiglu": partial(layers.swiglu, wide),
+            "sigmoid_gate": partial(layers.sigmoid_gate, heads, heads),
+            "mix_streams": partial(layers.mix_streams, streams, streams),
+            "inject": partial(layers.inject, streams, share, x),
+            "ngram_gate": partial(layers.ngram_gate, streams, streams, x),
         }.items():
             figures.time(f"{name} rows {rows}", call)
 

@@ -177,11 +177,11 @@ def _block_scores(recipe: dict[str, Any]) -> Prepared:
     shape = (rows, REAL.idx_heads, REAL.idx_dim)
     q = np.random.default_rng(9).standard_normal(shape, dtype=np.float32)
     steps = step_records(recipe["context"] - rows + np.arange(rows))
-    held = [to_device(x) for x in (q, index, steps)]
+    q_d, index_d, steps_d = (to_device(x) for x in (q, index, steps))
     out = array_module().full((rows, index.max_blocks), -np.inf, "float32")
 
     def call() -> Any:
-        return backend.block_scores(*held, out=out, schedule=recipe["schedule"])
+        return backend.block_scores(q_d, index_d, steps_d, out, schedule=recipe["schedule"])
 
     limit = limits.READ, limits.sequential(index.pooled.nbytes)
     return Prepared(call, lambda: _same(out.get(), exact.block_scores(q, index, steps)), limit)
@@ -191,12 +191,12 @@ def _select(recipe: dict[str, Any]) -> Prepared:
     cupy, rows, blocks = array_module(), recipe["rows"], recipe["context"] // REAL.ratio + 1
     scores = np.random.default_rng(10).standard_normal((rows, blocks), dtype=np.float32)
     steps = step_records(recipe["context"] - rows + np.arange(rows))
-    held = [to_device(x) for x in (scores, steps)]
+    scores_d, steps_d = to_device(scores), to_device(steps)
     ids = cupy.full((rows, REAL.max_width), -2, "int32")
     scratch = cupy.zeros(scratch_shape(rows, blocks), "int32") if recipe["schedule"] == "spread" else None
 
     def call() -> Any:
-        return backend.select(*held, ids, schedule=recipe["schedule"], scratch=scratch)
+        return backend.select(scores_d, steps_d, ids, schedule=recipe["schedule"], scratch=scratch)
 
     return Prepared(
         call, lambda: _same(ids.get(), exact.select(scores, steps)), (limits.READ, limits.sequential(scores.nbytes))

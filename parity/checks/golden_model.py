@@ -19,6 +19,9 @@ from qsa.kernels import cpu
 from qsa.model.float_model import FloatModel
 from qsa.model.generate import Text
 from qsa.model.text_model import ExactModel
+from qsa.reference.geometry import Geometry
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
 
@@ -44,20 +47,29 @@ def _model(name: str, arithmetic: str) -> Any:
     operations = {name: getattr(cpu, name) for name in cpu.__all__}
     operations |= {name: _operation(backend, name) for name in borrowed}
     kind = ExactModel if arithmetic == "exact" else FloatModel
-    return kind(*text.tensors(), backend=SimpleNamespace(**operations))
+    config, tensors = text.tensors()
+    return kind(config, tensors, backend=SimpleNamespace(**operations))
 
 
 def _operation(backend: Backend, name: str) -> Callable[..., Any]:
     """``backend``'s operation as the model calls it: with an array for the result, which may be wider."""
 
-    def block_scores(q_idx, index, steps, out):
+    def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray) -> None:
         out[...] = backend.block_scores(q_idx, index, steps)
 
-    def select(scores, steps, ids, rule, geometry):
+    def select(scores: np.ndarray, steps: np.ndarray, ids: np.ndarray, rule: str, geometry: Geometry) -> None:
         found = backend.select(scores, steps, rule, geometry)[:, : ids.shape[1]]
         ids[:, : found.shape[1]], ids[:, found.shape[1] :] = found, -1
 
-    def attend(q, kv, ids, steps, slots=None, out=None, arithmetic=None):
+    def attend(
+        q: np.ndarray,
+        kv: PagedKV | list[PagedKV],
+        ids: np.ndarray,
+        steps: np.ndarray,
+        slots: np.ndarray | None = None,
+        out: np.ndarray | None = None,
+        arithmetic: str | None = None,
+    ) -> np.ndarray:
         if isinstance(kv, list) and len(kv) == 1:
             kv, slots = kv[0], None  # a module need not know of slots
         found = backend.attend(q, kv, ids, steps, slots)
@@ -66,7 +78,8 @@ def _operation(backend: Backend, name: str) -> Callable[..., Any]:
         out[...] = found
         return out
 
-    return {"block_scores": block_scores, "select": select, "attend": attend}[name]
+    operations: dict[str, Callable[..., Any]] = {"block_scores": block_scores, "select": select, "attend": attend}
+    return operations[name]
 
 
 @lru_cache(maxsize=2)

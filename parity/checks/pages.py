@@ -75,7 +75,7 @@ def _remove(table: np.ndarray, missing: str) -> np.ndarray:
     """``table`` without the physical page of its first, middle or last resident page, all of them, or none."""
     table = table.copy()
     resident = np.flatnonzero(table >= 0)
-    gone = {
+    gone: dict[str, Any] = {
         "none": [],
         "first": resident[:1],
         "middle": resident[len(resident) // 2 :][:1],
@@ -108,8 +108,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     w = _with_unused_row(w._replace(kv=data.poisoned_kv(recipe["format"], page, w.cells, w.k, w.v, table, SPARE)))
     # The same cells, one to a page, in order.
     here = w.cells[table[w.cells // page] >= 0]
-    plain = data.sparse_table(here, 1, capacity, "identity", 0)
-    plain = data.poisoned_kv(recipe["format"], 1, w.cells, w.k, w.v, plain)
+    plain_table = data.sparse_table(here, 1, capacity, "identity", 0)
+    plain = data.poisoned_kv(recipe["format"], 1, w.cells, w.k, w.v, plain_table)
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     if backend.arithmetic == "exact":
         standard = exact_attend(w.q, plain, w.ids, w.steps)

@@ -84,7 +84,7 @@ def _happened(
         if needed and not count
     ]
     notes = [f"none of: {', '.join(missing)}"] if missing else []
-    figures = {"drafted": drafted, "accepted": accepted, "rollbacks": rollbacks}
+    figures: dict[str, float] = {"drafted": drafted, "accepted": accepted, "rollbacks": rollbacks}
     reason = "a check of windows in which nothing was drafted, accepted or taken back proves nothing"
     return verdict(f"{name}: drafts really happened", len(missing), 0, reason, size=3, notes=notes, figures=figures)
 

@@ -122,15 +122,15 @@ def _draft_inputs(context: int, seed: int) -> tuple[np.ndarray, PagedKV, np.ndar
 @lru_cache(maxsize=1)
 def _draft_float64(context: int, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
     """:func:`float64_attention` of a draft call, the same in its passes."""
-    *given, _ = _draft_inputs(context, seed)
-    return float64_attention([SimpleNamespace(**dict(zip(("q", "kv", "ids", "steps"), given, strict=True)))])
+    q, kv, ids, steps, _ = _draft_inputs(context, seed)
+    return float64_attention([SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps)])
 
 
 def _draft(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], list[str]]:
     """(comparisons, refusals) of the draft layer's call."""
-    *given, right = _draft_inputs(recipe["context"], recipe["seed"])
+    q, kv, ids, steps, right = _draft_inputs(recipe["context"], recipe["seed"])
     with switched({"pass": "standing"}):
-        standing = backend.attend(*given)
+        standing = backend.attend(q, kv, ids, steps)
     if backend.arithmetic == "float":
         right = standing
     found: list[Comparison] = []
@@ -140,16 +140,16 @@ def _draft(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], 
         if (backend.arithmetic, schedule) == ("float", "split"):
             # Another order of additions: the module `split` holds it to its bound.
             continue
-        keywords = {"splits": MAX_SPLITS} if schedule == "split" else {}
+        keywords: dict[str, Any] = {"splits": MAX_SPLITS} if schedule == "split" else {}
         try:
             with switched(recipe):
-                got = backend.attend(*given, schedule=schedule, **keywords)
+                got = backend.attend(q, kv, ids, steps, schedule=schedule, **keywords)
         except UnsupportedError as unsupported:
             refused.append(str(unsupported))
             continue
         found.append(equal(f"draft: {schedule} against the reference", right, got))
         if not found[-1].passed and backend.arithmetic == "exact":
-            arguments = SimpleNamespace(**dict(zip(("q", "kv", "ids", "steps"), given, strict=True)))
+            arguments = SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps)
             found[-1] = found[-1].noted(*explain(backend, arguments, right, got))
     if backend.arithmetic == "float":
         found.append(against_float64("draft", standing, *_draft_float64(recipe["context"], recipe["seed"])))

@@ -209,10 +209,10 @@ def check(arguments: argparse.Namespace) -> int:
         failed, missing = len(_failed(record)), len(evidence_run.not_recorded(record))
         whole = whole and not missing
         print(f"{device}: fresh: {record['name']}, {failed} steps failed, {missing} not recorded")
-    failed = _standing(fresh)
-    for device, step, name in failed:
+    standing = _standing(fresh)
+    for device, step, name in standing:
         print(f"{device}: {step} failed in {name}, and no later record of these sources holds it as passed")
-    return 1 if failed or (arguments.strict and not whole) else 0
+    return 1 if standing or (arguments.strict and not whole) else 0
 
 
 def _failed(record: Any) -> list[str]:

@@ -58,7 +58,7 @@ class Given:
         """Name -> text of the first change, for every changed input. ``arguments`` are compared instead of the given
         ones; an input that they lack is not compared."""
         whole = arguments is None
-        now = dict(_leaves(self.arguments if whole else arguments, []))
+        now = dict(_leaves(self.arguments if arguments is None else arguments, []))
         found = {}
         for name, kept in self._kept.items():
             value = now.get(name, _MISSING)
@@ -128,14 +128,14 @@ class _Array:
     def __init__(self, array: np.ndarray) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         self.copy = array.copy() if array.nbytes <= WHOLE or not array.flags.c_contiguous else None
-        self.hashes = None if self.copy is not None else _hashes(array)
+        self.hashes = [] if self.copy is not None else _hashes(array)
 
     def difference(self, now: Any) -> str | None:
         """Text of the first difference of ``now``, None when there is none."""
         if not isinstance(now, np.ndarray) or (now.shape, now.dtype) != (self.shape, self.dtype):
             left = f"{now.dtype} {list(now.shape)}" if isinstance(now, np.ndarray) else type(now).__name__
             return f"given {self.dtype} {list(self.shape)}, left {left}"
-        if self.hashes is not None:
+        if self.copy is None:
             pieces = [i for i, (a, b) in enumerate(zip(self.hashes, _hashes(now), strict=True)) if a != b]
             return f"first in bytes {pieces[0] * PIECE} to {(pieces[0] + 1) * PIECE - 1}" if pieces else None
         bad = _bits(self.copy) != _bits(now)
@@ -169,4 +169,4 @@ def _hex(array: np.ndarray, at: tuple[int, ...]) -> str:
 
 def _hashes(array: np.ndarray) -> list[int]:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return [xxhash.xxh3_64_intdigest(flat[first : first + PIECE]) for first in range(0, flat.size, PIECE)]
+    return [xxhash.xxh3_64_intdigest(flat[first : first + PIECE].data) for first in range(0, flat.size, PIECE)]

@@ -40,7 +40,7 @@ def explain(backend: Any, w: Any, expected: np.ndarray, got: np.ndarray) -> tupl
     if not wrong.any():
         return ()
     row, head = (int(x) for x in np.argwhere(wrong.any(axis=-1))[0])
-    size = GROUP.get(w.kv.pool.v.coding, expected.shape[-1])
+    size = GROUP.get(w.kv.pool.v.coding) or expected.shape[-1]
     groups = sorted({int(dim) // size for dim in np.flatnonzero(wrong[row, head])})
     of = expected.shape[-1] // size
     lines = [f"position: row {row}, head {head}: value groups {groups} of {of}"]

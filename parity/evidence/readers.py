@@ -24,7 +24,7 @@ def _counts(entries: Iterable[tuple[str, str, str]]) -> Reading:
     tally = Counter(status for _, status, _ in entries)
     failures = [{"case": name, "reason": reason} for name, status, reason in entries if status == "failed"]
     unsupported = Counter(reason for _, status, reason in entries if status == "unsupported")
-    results = {status: tally[status] for status in evidence.STATUSES}
+    results: dict[str, Any] = {status: tally[status] for status in evidence.STATUSES}
     results |= {"failures": failures[:SHOWN], "reasons": dict(sorted(unsupported.items()))}
     return evidence.overall(tally), "", results
 

@@ -64,14 +64,14 @@ def cases(arithmetic: str, reduced: bool = False) -> Iterator[RepeatedCase]:
     formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
     for operation in OPERATIONS.values() if arithmetic == "exact" else (OPERATIONS["attend"],):
         common = {**COMMON, "context": contexts[operation.name]}
-        kinds: list[dict[str, Any]] = {
+        kinds: dict[str, list[dict[str, Any]]] = {
             "append_kv": [{"format": format, "values": "bell", "page": 4} for format in data.FORMATS],
             "append_index": [{}],
             "block_scores": [{"keys": "uniform"}],
             "select": [{"rule": rule, "scores": "levels"} for rule in ("blocks", "cells")],
             "attend": [{"format": format, "rule": "blocks", "page": 4} for format in formats],
-        }[operation.name]
-        for kind in kinds:
+        }
+        for kind in kinds[operation.name]:
             for schedule in operation.schedules:
                 recipe = {**common, **kind}
                 if operation.name == "append_kv":

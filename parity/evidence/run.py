@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,7 +208,7 @@ def run(
         left = None if deadline is None else deadline - time.perf_counter()
         return section, run_step(step, facts["driver"], left)
 
-    def finished() -> Iterator[tuple[str, dict[str, Any]]]:
+    def finished() -> Generator[tuple[str, dict[str, Any]], None, None]:
         alone = [(section, step) for section in plan if section in ALONE for step in plan[section]]
         yield from (start(*step) for step in alone)
         with ThreadPoolExecutor(jobs) as pool:

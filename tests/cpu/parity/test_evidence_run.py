@@ -265,6 +265,20 @@ def test_bad_arguments_are_said_on_one_line(arguments, says, capsys):
     assert says in error and error.count("\n") == 1
 
 
+LEAST = {"benchmark": 2, "repeats": 2, "tests": 12, "sanitizer": 8, "parity": 15}
+"""Section -> steps that a whole run has at least."""
+
+
+@pytest.mark.parametrize("section", LEAST)
+def test_a_whole_run_has_every_step_of_its_sections(section):
+    """A pattern that finds no file, or a table that lost a line, would leave a record that looks whole."""
+    steps = list(evidence_run.SECTIONS[section]())
+    assert len({step.name for step in steps}) == len(steps) >= LEAST[section]
+    if section == "tests":
+        files = {path.stem.removeprefix("test_") for path in (process.ROOT / "tests" / "gpu").rglob("test_*.py")}
+        assert {step.name for step in steps} == files
+
+
 def test_a_machine_without_a_device_says_why(monkeypatch, capsys):
     gone = process.Finished(1, "the CUDA backend needs a CUDA device and its driver: none was found\n", 1.0)
     monkeypatch.setattr(process, "run", lambda command, seconds: gone)
