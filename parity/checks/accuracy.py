@@ -217,7 +217,7 @@ def _block_scores(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     index = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
     index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
     index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
-    # The key behind the last complete block must not be read: the dead key stands for it.
+    # The key behind the last complete block must not be read: the dead key is used instead.
     index.pooled[end // REAL.ratio] = np.nan
     q = inputs.bell(seed, "accuracy.q_idx", rows, REAL.idx_heads * REAL.idx_dim)
     q = q.reshape(rows, REAL.idx_heads, REAL.idx_dim)

@@ -113,7 +113,7 @@ def poisoned_kv(
 
 
 def sparse_table(cells: np.ndarray, page: int, capacity: int, order: str, seed: int) -> np.ndarray:
-    """Page table int32 in which the pages of ``cells`` alone are resident; the physical pages stand in ``order``:
+    """Page table int32 in which the pages of ``cells`` alone are resident; the physical pages are in ``order``:
     identity, reversed or shuffled."""
     logical = np.unique(np.asarray(cells) // page)
     table = np.full(-(-capacity // page), -1, np.int32)

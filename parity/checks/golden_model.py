@@ -71,7 +71,7 @@ def _operation(backend: Backend, name: str) -> Callable[..., Any]:
         arithmetic: str | None = None,
     ) -> np.ndarray:
         if isinstance(kv, list) and len(kv) == 1:
-            kv, slots = kv[0], None  # a module need not know of slots
+            kv, slots = kv[0], None  # a module may lack the argument `slots`
         found = backend.attend(q, kv, ids, steps, slots)
         if out is None:
             return found

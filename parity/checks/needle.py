@@ -58,5 +58,5 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     first_line = answer.decode(errors="replace").splitlines()[0] if answer.strip() else ""
     found = needle.word.encode() in bytes(answer)
     name = f"needle at {recipe['depth']} % of {recipe['context']}"
-    notes = (f"asked: {needle.question}", f"hidden: {needle.word}; said: {first_line}")
+    notes = (f"question: {needle.question}", f"hidden: {needle.word}; answer: {first_line}")
     return [verdict(name, int(not found), 0, "a code word is in the answer or it is not", size=1, notes=notes)]

@@ -103,10 +103,10 @@ class Scripted:
     def catch_up(self, kept: Any) -> None:
         """Does nothing: the drafter has no state."""
 
-    def propose(self, asked: list[Any]) -> list[Proposal]:
+    def propose(self, requests: list[Any]) -> list[Proposal]:
         """The next tokens of every request, right or wrong as the kind has it."""
         proposals = []
-        for each in asked:
+        for each in requests:
             done = len(each.request.sequence) - self.prompt
             proposal = Proposal()
             for position in range(done, min(done + each.count, len(self.tokens))):

@@ -6,9 +6,9 @@
 32,768 cells given as ids, against the step kernel and the reference.
 
 Every case runs in three passes: ``standing``; ``switches``, with the three kernel switches set; ``schedules``, in every
-schedule that the backend offers. The operations get the reference's own scores and ids, so that a failing one stands
-alone. In the float arithmetic attention is held to the standing path's own bits, which a switch may not change, and the
-standing path to float64.
+schedule that the backend offers. The operations get the reference's own scores and ids, so that one which fails
+does not fail the next. In the float arithmetic attention is held to the standing path's own bits, which a switch may
+not change, and the standing path to float64.
 """
 
 from collections.abc import Callable, Iterator

@@ -62,7 +62,7 @@ def read_benchmark(path: Path, finished: process.Finished) -> Reading:
     if wrong:
         return "failed", f"wrong results: {', '.join(wrong)}", results
     if finished.code != 0:
-        # Rows are written one by one; those measured before a crash stand.
+        # Rows are written one by one; those measured before a crash are kept.
         return "failed", finished.reason, results
     return ("passed" if results["rows"] else "unsupported"), "", results
 

@@ -138,7 +138,7 @@ def digest(value: Any) -> str:
     return hasher.hexdigest()
 
 
-def _call(case: RepeatedCase, function: Callable[..., Any], given: dict[str, Any], asked: dict[str, Any]) -> Any:
+def _call(case: RepeatedCase, function: Callable[..., Any], given: dict[str, Any], options: dict[str, Any]) -> Any:
     """Result of one call: of an append its target, else the returned arrays. Raises UnsupportedError when it was
     refused."""
     pieces = [given]
@@ -146,7 +146,7 @@ def _call(case: RepeatedCase, function: Callable[..., Any], given: dict[str, Any
         rows = range(len(given["raw"]))
         pieces = [{**given, **{x: given[x][row : row + 1] for x in ("raw", "steps")}} for row in rows]
     for piece in pieces:
-        result = call(case.operation, function, **piece, **asked)
+        result = call(case.operation, function, **piece, **options)
     return given["kv"] if case.operation == "append_kv" else given.get("index") if "raw" in given else result
 
 
@@ -159,14 +159,15 @@ def run(case: RepeatedCase, backend: Backend, repeats: int) -> dict[str, Any]:
         if not backend.has(case.operation):
             raise UnsupportedError(f"{case.operation}: the backend has none")
         function = getattr(backend.module, case.operation)
-        asked, held = keywords(case, function), None
+        options = keywords(case, function)
+        held: dict[str, Any] | None = None
         for _ in range(repeats):
             if held is None or case.operation.startswith("append"):
-                # An append changes its target: each time starts from one that was not written to.
+                # An append changes its target: every call gets a new one.
                 given = inputs(case)
                 kept = Given(case.operation, given)
                 held = {name: to_device(x) if _moves(x) else x for name, x in given.items()}
-            key = digest(to_host(_call(case, function, held, asked)))
+            key = digest(to_host(_call(case, function, held, options)))
             kept.check()
             digests[key] = digests.get(key, 0) + 1
         if len(digests) > 1:
