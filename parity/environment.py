@@ -52,6 +52,11 @@ def facts() -> dict[str, Any]:
     }
 
 
+def default_backend(found: dict[str, Any]) -> str:
+    """``cuda`` where :func:`facts` found a GPU, else ``cpu``."""
+    return "cpu" if found["gpu"].startswith("none") else "cuda"
+
+
 def headline(found: dict[str, Any]) -> str:
     """CPU, threads and GPU of :func:`facts` on one line."""
     return f"CPU {found['cpu']}, {found['threads']} threads; GPU {found['gpu']}"

@@ -46,7 +46,7 @@ CAPACITY_BLOCKS = 200_000 // REAL.ratio
 class WindowOperations:
     """The operations of a window on a backend: in the batch form, or one call for each row alone."""
 
-    def __init__(self, backend: Backend, w: family.Window) -> None:
+    def __init__(self, backend: Backend, w: "family.BatchWindow") -> None:
         self.backend, self.w = backend, w
         wide = np.full((len(w.scores), CAPACITY_BLOCKS + 1), np.inf, np.float32)
         self.wide = w.scores if w.scores.shape[1] > CAPACITY_BLOCKS else wide
@@ -98,7 +98,7 @@ def switched(recipe: dict[str, Any]) -> AbstractContextManager[Any]:
 @lru_cache(maxsize=1)
 def _prepared(
     slots: int, rows: int, context: int, rule: str, seed: int
-) -> tuple[family.Window, dict[str, np.ndarray], list[str]]:
+) -> tuple["family.BatchWindow", dict[str, np.ndarray], list[str]]:
     """(window, its outputs by the reference, lines on how the reference differs from the golden)."""
     recipe = {"slots": slots, "rows": rows, "context": context, "rule": rule, "seed": seed}
     w = family.make_inputs(recipe)
@@ -177,7 +177,7 @@ def check_window(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Compari
 
 
 def _scheduled(
-    backend: Backend, w: family.Window, right: dict[str, np.ndarray], run: WindowOperations
+    backend: Backend, w: "family.BatchWindow", right: dict[str, np.ndarray], run: WindowOperations
 ) -> tuple[list[Comparison], list[str]]:
     """(comparisons, refusals) of every output in every schedule."""
     found, refused = [], []
@@ -196,7 +196,7 @@ def _scheduled(
 
 
 def _held(
-    backend: Backend, w: family.Window, label: str, name: str, expected: np.ndarray, got: np.ndarray
+    backend: Backend, w: "family.BatchWindow", label: str, name: str, expected: np.ndarray, got: np.ndarray
 ) -> Comparison:
     """Equal bytes of one output of a window, with notes on a difference."""
     found = equal(label, expected, got, AXES[name], "every form and schedule has the bits of the others")
@@ -213,7 +213,7 @@ def _held(
     return found
 
 
-def _of_slot(w: family.Window, slot: int) -> SimpleNamespace:
+def _of_slot(w: "family.BatchWindow", slot: int) -> SimpleNamespace:
     """``q``, ``kv``, ``ids`` and ``steps`` of the rows of one slot."""
     mine = w.slots == slot
     return SimpleNamespace(q=w.q[mine], kv=w.kvs[slot], ids=w.ids[mine], steps=w.steps[mine])

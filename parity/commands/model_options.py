@@ -15,7 +15,7 @@ from qsa.golden.families.text import MODEL
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
-from ..environment import facts
+from ..environment import default_backend, facts
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +49,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     directory = MODEL if arguments.model is None else Path(arguments.model)
     if arguments.model is None and not (directory / "config.json").is_file():
         raise ValueError("--model: missing: the golden model is not part of this installation")
-    gpu = facts()["gpu"] if arguments.backend in (None, "cuda") else ""
-    backend = arguments.backend or ("cpu" if gpu.startswith("none") else "cuda")
+    found = facts()
+    backend = default_backend(found) if arguments.backend is None else arguments.backend
     check_choice("--backend", backend, BACKENDS)
     if arguments.arithmetic is not None:
         check_choice("--arithmetic", arguments.arithmetic, ARITHMETICS)
@@ -59,8 +59,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     check_choice("--rule", arguments.rule, RULES)
     if not directory.is_dir():
         raise ValueError(f"--model = {str(directory)!r}: there is no such folder")
-    if backend == "cuda" and gpu.startswith("none"):
-        raise ValueError(f"--backend = 'cuda': no device: {gpu.removeprefix('none: ')}")
+    if backend == "cuda" and default_backend(found) == "cpu":
+        raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
     model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
     return model, vocabulary(model.config, directory, arguments.ids), backend
 

@@ -13,7 +13,7 @@ from qsa.kernels.switches import ARITHMETICS, switches
 
 from .. import report, suite
 from ..backend import Backend
-from ..environment import facts, headline
+from ..environment import default_backend, facts, headline
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
 
@@ -92,10 +92,7 @@ def _parity(
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    name = arguments.backend
-    if name is None:
-        name = "cpu" if found["gpu"].startswith("none") else "cuda"
-    backend = Backend(name, arithmetic)
+    backend = Backend(default_backend(found) if arguments.backend is None else arguments.backend, arithmetic)
     environment = {"backend": backend.name, "arithmetic": arithmetic, **found}
     console = _console()
     console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)

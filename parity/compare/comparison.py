@@ -9,24 +9,14 @@ elsewhere. Text, JSON and JUnit come from the same object.
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from .element import Element, bit_patterns, element
+
 Axes = tuple[str, ...]
 """Names of the axes of an array, in order."""
-
-
-class Element(NamedTuple):
-    """One bad element: coordinate, both values as text, both bit patterns in hex, ULP distance (None where there is
-    none: a NaN, another dtype)."""
-
-    coordinate: tuple[int, ...]
-    expected: str
-    got: str
-    expected_bits: str
-    got_bits: str
-    ulp: int | None
 
 
 @dataclass(frozen=True)
@@ -147,44 +137,12 @@ def most(name: str, figures: np.ndarray, bounds: float | np.ndarray) -> tuple[fl
     return float(figures[index]), float(bounds[index])
 
 
-def _unsigned(array: np.ndarray) -> np.ndarray:
-    """The bit patterns of an array."""
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-
-
 def _differs(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
     """bool: where two arrays of one shape and dtype differ in a byte and are not both NaN."""
     if expected.dtype.kind == "f":
         nan = np.isnan(expected)
-        return np.where(nan, ~np.isnan(got), _unsigned(expected) != _unsigned(got))
+        return np.where(nan, ~np.isnan(got), bit_patterns(expected) != bit_patterns(got))
     return expected != got
-
-
-def ulp_distance(a: Any, b: Any) -> int | None:
-    """Number of representable steps between two scalars of one float dtype; +0 and -0 are 0 apart; None at a NaN."""
-    if np.isnan(a) or np.isnan(b):
-        return None
-
-    def position(x: Any) -> int:
-        bits = int(_unsigned(np.asarray(x)[None])[0])
-        half = 1 << (8 * x.dtype.itemsize - 1)
-        return half - bits if bits >= half else bits
-
-    return abs(position(a) - position(b))
-
-
-def _bits(x: Any) -> str:
-    return f"0x{int(_unsigned(np.asarray(x)[None])[0]):0{2 * x.dtype.itemsize}x}"
-
-
-def element(expected: np.ndarray, got: np.ndarray, coordinate: Iterable[Any]) -> Element:
-    """The :class:`Element` at ``coordinate``; bits and ULP of ``expected`` are those of ``got``'s dtype."""
-    coordinate = tuple(coordinate)
-    a, b = expected[coordinate], got[coordinate]
-    with np.errstate(over="ignore"):
-        near = got.dtype.type(a)
-    ulp = ulp_distance(near, b) if got.dtype.kind == "f" else None
-    return Element(tuple(int(x) for x in coordinate), f"{a:.9g}", f"{b:.9g}", _bits(near), _bits(b), ulp)
 
 
 def _first(bad: np.ndarray, expected: np.ndarray, got: np.ndarray) -> Element:

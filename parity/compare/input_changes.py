@@ -15,7 +15,7 @@ import xxhash
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV, Pool
 
-from .comparison import element
+from .element import bit_patterns, bits_text, element
 
 WRITTEN = {"append_kv": (".codes", ".scale"), "append_index": (".tail", ".dead", ".pooled")}
 """Operation -> endings of the names of the arrays that it writes. All others are inputs."""
@@ -138,33 +138,25 @@ class _Array:
         if self.copy is None:
             pieces = [i for i, (a, b) in enumerate(zip(self.hashes, _hashes(now), strict=True)) if a != b]
             return f"first in bytes {pieces[0] * PIECE} to {(pieces[0] + 1) * PIECE - 1}" if pieces else None
-        bad = _bits(self.copy) != _bits(now)
+        bad = bit_patterns(self.copy) != bit_patterns(now)
         if not bad.any():
             return None
         first = element(self.copy, now, np.unravel_index(int(bad.argmax()), bad.shape))
         given, left, at = first.expected, first.got, first.coordinate
         if given == left:
-            given, left = f"{given} ({_hex(self.copy, at)})", f"{left} ({_hex(now, at)})"
+            given, left = f"{given} ({bits_text(self.copy[at])})", f"{left} ({bits_text(now[at])})"
         return f"first at {list(at)}: given {given}, left {left}"
 
     def restore(self) -> None:
         """Puts the copy back where the array differs from it."""
         array = self.array
-        if self.copy is None or array.shape != self.shape or not (_bits(self.copy) != _bits(array)).any():
+        if self.copy is None or array.shape != self.shape or not (bit_patterns(self.copy) != bit_patterns(array)).any():
             return
         if array.flags.writeable:
             array[...] = self.copy
         elif array.flags.c_contiguous:
             # A compiled kernel writes to arrays that NumPy holds for read-only.
             ctypes.memmove(array.ctypes.data, np.ascontiguousarray(self.copy).ctypes.data, array.nbytes)
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    return array.view(f"u{array.dtype.itemsize}")
-
-
-def _hex(array: np.ndarray, at: tuple[int, ...]) -> str:
-    return f"0x{int(_bits(array)[at]):0{2 * array.dtype.itemsize}x}"
 
 
 def _hashes(array: np.ndarray) -> list[int]:
