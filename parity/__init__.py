@@ -1,1 +1,9 @@
-"""The suite: parity modules, one comparison helper, one report, the command line ``qsa``."""
+"""The suite: parity modules, one comparison helper, one report, the command line ``qsa``.
+
+The cases and their results are in ``qsa.parity.suite``: it imports the engine and its kernels, which this file leaves
+alone.
+"""
+
+from .backend import Backend, UnsupportedError
+
+__all__ = ["Backend", "UnsupportedError"]

@@ -1,10 +1,12 @@
-"""``qsa env``: what a run ran on. The same facts stand in every report."""
+"""``qsa env``: the machine, the versions and the switches of a run. The same facts stand in every report."""
 
+import argparse
 import contextlib
 import importlib.metadata
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 from qsa.kernels.switches import VARIABLES, Switches
 from qsa.reference.exact import CONTRACT
@@ -12,15 +14,15 @@ from qsa.reference.exact import CONTRACT
 _PACKAGES = ("qsa-parity", "numpy", "numba", "llvmlite", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x", "xxhash", "rich")
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``env``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser("env", help="print CPU, threads, versions, GPU or why there is none, switches")
     parser.set_defaults(run=show)
     return parser
 
 
-def show(arguments):
-    """Print the facts, a line each."""
+def show(arguments: argparse.Namespace) -> int:
+    """Print the facts, a line each; returns 0."""
     for key, value in facts().items():
         shown = ", ".join(f"{name} {what}" for name, what in value.items()) if isinstance(value, dict) else value
         print(f"{key:10} {shown}")
@@ -29,7 +31,7 @@ def show(arguments):
     return 0
 
 
-def facts():
+def facts() -> dict[str, Any]:
     """Dict of ``system``, ``python``, ``cpu`` (model), ``cores`` (usable), ``threads`` (of numba), ``target`` (CPU name
     that numba compiles for), ``versions``, ``gpu``, ``switches``, ``contract``.
 
@@ -39,7 +41,7 @@ def facts():
     return {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": threads,
         "target": target,
@@ -50,12 +52,18 @@ def facts():
     }
 
 
-def headline(found):
+def default_backend(found: dict[str, Any]) -> str:
+    """``cuda`` where :func:`facts` found a GPU, else ``cpu``."""
+    return "cpu" if found["gpu"].startswith("none") else "cuda"
+
+
+def headline(found: dict[str, Any]) -> str:
     """CPU, threads and GPU of :func:`facts` on one line."""
     return f"CPU {found['cpu']}, {found['threads']} threads; GPU {found['gpu']}"
 
 
-def _cpu():
+def cpu_name() -> str:
+    """The processor's name where the system gives one, else its architecture."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -63,16 +71,18 @@ def _cpu():
     return platform.processor() or platform.machine()
 
 
-def _numba():
+def _numba() -> tuple[int, str]:
+    """(threads of numba, the CPU that it compiles for); (1, why not) where it is missing."""
     try:
         import llvmlite.binding
         import numba
     except ImportError as error:
         return 1, f"none: {error}"
-    return numba.config.NUMBA_NUM_THREADS, numba.config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    config: Any = numba.config
+    return config.NUMBA_NUM_THREADS, config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
 
 
-def _versions():
+def _versions() -> dict[str, str]:
     found = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -80,7 +90,7 @@ def _versions():
     return found
 
 
-def _gpu():
+def _gpu() -> str:
     """Name and compute capability of the first device, or ``none`` and why."""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("numba-cuda")
@@ -88,7 +98,7 @@ def _gpu():
     return "none: numba-cuda is missing (extra cuda12 or cuda13)"
 
 
-def _device():
+def _device() -> str:
     # Whatever a broken driver or toolkit raises is the reason there is no GPU, not a reason to stop.
     try:
         from numba import cuda
@@ -103,6 +113,6 @@ def _device():
         return f"none: {text}"
 
 
-def _switches():
+def _switches() -> dict[str, str]:
     state = Switches.from_environment()
     return {VARIABLES[name]: str(getattr(state, name)).lower() for name in VARIABLES}

@@ -1,4 +1,4 @@
-"""The checks behind ``qsa gate``: what must hold before a change lands, a verdict for every case.
+"""The checks behind ``qsa gate``: what must hold before a change is merged, with a verdict for every case.
 
 =============  =====================================================================================================
 check          cases
@@ -11,7 +11,7 @@ check          cases
 ``benchmark``  on a device: every timing's share of its limit against the newest record of that device
 =============  =====================================================================================================
 
-A verdict is ``passed``, ``failed``, ``unsupported`` (could not be looked at here, with the reason) or ``stale``
+A verdict is ``passed``, ``failed``, ``unsupported`` (cannot be checked here, with the reason) or ``stale``
 (evidence of other sources). ``stale`` and ``unsupported`` fail nothing: they are printed.
 """
 
@@ -20,9 +20,11 @@ import json
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from qsa.golden import device_records as evidence
 from qsa.golden import recompute as checking
@@ -44,27 +46,27 @@ BENCHMARK_SECONDS = 420
 
 @dataclass(frozen=True)
 class Verdict(suite.Result):
-    """What became of one case of one check."""
+    """The outcome of one case of one check."""
 
-    def lines(self, backend=None, verbose=False):
+    def lines(self, backend: Backend | None = None, verbose: bool = False) -> Iterator[str]:
         """The verdict for a reader, and the command that repeats its check."""
         yield from (f"  {line}" for line in self.reason.splitlines())
         if self.status == "failed":
             yield f"  again: qsa gate --only {self.case.module}"
 
 
-def verdict(check, name, status, reason="", seconds=0.0):
-    """A :class:`Verdict`."""
+def verdict(check: str, name: str, status: str, reason: str = "", seconds: float = 0.0) -> Verdict:
+    """The :class:`Verdict` on the case ``name`` of ``check``."""
     return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason)
 
 
-def _goldens():
+def _goldens() -> Iterator[Verdict]:
     store = Store()
     for name, lines, spent in checking.check(store.folder, sorted({*store.names(), *grid()})):
         yield verdict("goldens", name, "failed" if lines else "passed", "\n".join(lines), spent)
 
 
-def _hashes():
+def _hashes() -> Iterator[Verdict]:
     backends = ["cpu"] if _facts()[0] is None else ["cpu", "cuda"]
     for name in backends:
         backend = Backend(name, "exact")
@@ -76,7 +78,7 @@ def _hashes():
             yield verdict("hashes", f"{name} {case.text}", result.status, reason, result.seconds)
 
 
-def _tests(check, pattern):
+def _tests(check: str, pattern: str) -> Iterator[Verdict]:
     """Verdicts of the test files that match ``pattern``, run by pytest in a child."""
     files = sorted(process.ROOT.glob(pattern))
     if not files:
@@ -97,7 +99,7 @@ def _tests(check, pattern):
         entries = process.read_junit(path) if path.is_file() else []
     for entry in entries:
         yield verdict(check, entry.name, entry.status, entry.reason, entry.seconds)
-    silent = _silent(files, entries)
+    silent = _without_entry(files, entries)
     # pytest ends with 5 when it ran no test: right where every file says why it is skipped.
     skipped = finished.code == 5 and not silent and all(entry.status == "unsupported" for entry in entries)
     if finished.code not in (0, 1) and not skipped:
@@ -107,21 +109,21 @@ def _tests(check, pattern):
             yield verdict(check, name, "failed", "no test of this file was run and none was skipped with a reason")
 
 
-def _silent(files, entries):
-    """Names of the test files of which no entry speaks."""
-    spoken = {part for entry in entries for part in entry.name.partition("::")[0].split(".")}
-    return [file.name for file in files if file.stem not in spoken]
+def _without_entry(files: list[Path], entries: list[process.Entry]) -> list[str]:
+    """Names of the test files without an entry: pytest ran none of their tests and skipped none."""
+    named = {part for entry in entries for part in entry.name.partition("::")[0].split(".")}
+    return [file.name for file in files if file.stem not in named]
 
 
-def _sim():
+def _sim() -> Iterator[Verdict]:
     return _tests("sim", "tests/sim/test_*.py")
 
 
-def _ptx():
+def _ptx() -> Iterator[Verdict]:
     return _tests("ptx", "tests/ptx/test_*.py")
 
 
-def judge_evidence(record, fingerprint):
+def judge_evidence(record: Any, fingerprint: Any) -> Verdict:
     """The :class:`Verdict` on one record, given today's ``sources.fingerprint()``."""
     changed = evidence.stale(record, fingerprint)
     failed = [f"{name}: {reason or 'failed'}" for name, reason in evidence.failed(record)]
@@ -130,7 +132,7 @@ def judge_evidence(record, fingerprint):
     return verdict("evidence", record.name, "failed" if failed else "passed", "\n".join(failed))
 
 
-def _evidence():
+def _evidence() -> Iterator[Verdict]:
     try:
         found = evidence.newest(evidence.records())
     except evidence.EvidenceError as error:
@@ -148,7 +150,7 @@ def _evidence():
 
 
 @cache
-def _facts():
+def _facts() -> tuple[dict[str, Any] | None, str]:
     """(facts of this machine's CUDA device or None, why there is none)."""
     try:
         return evidence_run.device_facts(), ""
@@ -156,8 +158,8 @@ def _facts():
         return None, str(error).splitlines()[-1]
 
 
-def measure(names=()):
-    """The report of :mod:`benchmark` of the cases ``names``, or of all. Raises ValueError when there is none."""
+def measure(names: Iterable[str] = ()) -> dict[str, Any]:
+    """The report of ``bench/operations.py`` on the cases ``names``, or on all. Raises ValueError when there is none."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
         command = [sys.executable, "-m", "qsa.parity.bench.operations", "--json", str(path)]
@@ -167,31 +169,35 @@ def measure(names=()):
         return json.loads(path.read_text())
 
 
-def clocks(record):
+def clocks(record: Any) -> Any:
     """Clocks at the end of the benchmark of a record, or None."""
     found = record.sections.get("benchmark")
     results = [step.results for step in found.steps] if found else []
     return next((each["clocks"].get("end") for each in results if "clocks" in each), None)
 
 
-def judge_benchmark(record, report, again):
-    """Verdicts of the rows of ``report`` against those of ``record``. ``again``: case names -> report, of those that
-    were slower. What is said about the clocks stands with every failed case."""
+def judge_benchmark(
+    record: Any, report: dict[str, Any], again: Callable[[list[str]], dict[str, Any]]
+) -> Iterator[Verdict]:
+    """Verdicts on the rows of ``report`` against those of ``record``. Every failed case has the notes on the clocks.
 
-    def measured_again(names):
+    again  function that measures the cases which were slower once more: their names -> report
+    """
+
+    def measured_again(names: list[str]) -> dict[str, Any]:
         return {row["case"]: row for row in again(names)["rows"]}
 
     measured = {row["case"]: row for row in report["rows"]}
     notes = regression.clock_notes(clocks(record), report["clocks"].get("end"))
-    for one in regression.compare(evidence.rows(record), measured, measured_again):
-        reason = one.reason
-        if one.case not in measured and one.case in report["unsupported"]:
-            reason = f"{reason}: {report['unsupported'][one.case]}"
-        lines = [reason, *notes] if one.status == "failed" else [reason]
-        yield verdict("benchmark", one.case, one.status, "\n".join(lines))
+    for judgement in regression.compare(evidence.rows(record), measured, measured_again):
+        case, reason = judgement.case, judgement.reason
+        if case not in measured and case in report["unsupported"]:
+            reason = f"{reason}: {report['unsupported'][case]}"
+        lines = [reason, *notes] if judgement.status == "failed" else [reason]
+        yield verdict("benchmark", case, judgement.status, "\n".join(lines))
 
 
-def _benchmark():
+def _benchmark() -> Iterator[Verdict]:
     facts, why = _facts()
     if facts is None:
         yield verdict("benchmark", "device", "unsupported", why)
@@ -212,7 +218,7 @@ def _benchmark():
     yield from judge_benchmark(record, report, measure)
 
 
-CHECKS = {
+CHECKS: dict[str, Callable[[], Iterable[Verdict]]] = {
     "goldens": _goldens,
     "hashes": _hashes,
     "ptx": _ptx,
@@ -223,7 +229,7 @@ CHECKS = {
 """Name -> function that gives the check's verdicts, in the order in which they run."""
 
 
-def chosen(names):
+def chosen(names: Iterable[str] | None) -> list[str]:
     """The checks ``names`` in order, all of them when none is named. Raises ValueError on an unknown one."""
     for name in names or ():
         if name not in CHECKS:
@@ -231,19 +237,19 @@ def chosen(names):
     return [name for name in CHECKS if not names or name in names]
 
 
-def run(names, heard=lambda verdict: None):
-    """The :class:`suite.Tally` of the checks ``names``; ``heard`` is called with every verdict. A check that breaks is
-    a failed verdict of its own, and the others run."""
+def run(names: Iterable[str], on_verdict: Callable[[Verdict], object] = lambda verdict: None) -> suite.Tally:
+    """The :class:`suite.Tally` of the checks ``names``; ``on_verdict`` is called with every verdict. A check that
+    raises is a failed verdict of its own, and the others run."""
     tally = suite.Tally()
 
-    def note(one):
-        tally.results.append(one)
-        heard(one)
+    def add(result: Verdict) -> None:
+        tally.results.append(result)
+        on_verdict(result)
 
     for name in names:
         try:
-            for one in CHECKS[name]():
-                note(one)
+            for result in CHECKS[name]():
+                add(result)
         except Exception as error:
-            note(verdict(name, name, "failed", process.impersonal(f"{type(error).__name__}: {error}")))
+            add(verdict(name, name, "failed", process.impersonal(f"{type(error).__name__}: {error}")))
     return tally

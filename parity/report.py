@@ -1,7 +1,13 @@
-"""The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results."""
+"""The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results.
 
+``report_writer`` is how the commands write their reports: to files that are checked before the run, or to standard
+output.
+"""
+
+import contextlib
 import json
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 from xml.etree import ElementTree
 
@@ -13,7 +19,8 @@ from rich.table import Table
 from qsa.golden import files
 from qsa.reference.validation import convert
 
-from .suite import MODULES, STATUSES, Tally, printable
+from .backend import Backend
+from .suite import STATUSES, Result, Tally, printable, worst_of
 
 
 class BadElement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,9 +95,9 @@ def as_json(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str
     return msgspec.to_builtins(make(tally, environment, statuses))
 
 
-def as_junit(tally, environment, backend, program="qsa parity"):
-    """The report as JUnit XML text: a suite per module, ``failure`` with the text a terminal shows, ``skipped`` with
-    the reason of what neither passed nor failed."""
+def as_junit(tally: Tally, environment: dict[str, Any], backend: Backend | None, program: str = "qsa parity") -> str:
+    """The report as JUnit XML text: a suite per module, ``failure`` with the text that a terminal shows, ``skipped``
+    with the reason where a case neither passed nor failed."""
     root = ElementTree.Element("testsuites", name=program)
     for name in dict.fromkeys(result.case.module for result in tally.results):
         results = [result for result in tally.results if result.case.module == name]
@@ -114,7 +121,7 @@ def as_junit(tally, environment, backend, program="qsa parity"):
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _junit_case(suite, name, result, backend):
+def _junit_case(suite: ElementTree.Element, name: str, result: Result, backend: Backend | None) -> None:
     entry = ElementTree.SubElement(
         suite, "testcase", classname=name, name=printable(result.case.text), time=f"{result.seconds:.3f}"
     )
@@ -125,43 +132,91 @@ def _junit_case(suite, name, result, backend):
         ElementTree.SubElement(entry, "skipped", message=printable(result.reason))
 
 
-def write(path, text):
+def write(path: str, text: str) -> None:
     """Write a report's ``text`` to ``path``, ``-`` being standard output. Raises OSError."""
     files.write_report(path, text)
 
 
-def json_text(report):
+def json_text(report: dict[str, Any]) -> str:
     """A report of :func:`as_json` as JSON text."""
     return json.dumps(report, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
-def write_json(path, report):
+def write_json(path: str, report: dict[str, Any]) -> None:
     """Write a report of :func:`as_json` to ``path``, ``-`` being standard output. Raises OSError."""
     write(path, json_text(report))
 
 
-def table(tally):
-    """The table at the end: a line per module that ran, and the sums."""
+def check_target(option: str, path: str | None) -> None:
+    """Raises ValueError when ``path`` cannot be written: better before the run than after it. Makes its folder."""
+    if path is None or path == files.STDOUT:
+        return
+    try:
+        files.probe(path)
+    except OSError as error:
+        raise ValueError(f"{option} = {path!r}: must be a file that can be written: {error}") from error
+
+
+@contextlib.contextmanager
+def report_writer(json: str | None, junit: str | None) -> Iterator[Callable[[str, str], None]]:
+    """Check the targets of the options ``--json`` and ``--junit`` (file, ``-`` or None), then run the body.
+
+    Where one is standard output, what the body prints goes to standard error; the yielded ``write(path, text)`` writes
+    a report.
+
+    Raises ValueError when a target cannot be written or both are standard output.
+    """
+    if json == junit == files.STDOUT:
+        raise ValueError("--json = '-', --junit = '-': only one of them can be standard output")
+    check_target("--json", json)
+    check_target("--junit", junit)
+    out = sys.stdout
+
+    def write_to_target(path: str, text: str) -> None:
+        with contextlib.redirect_stdout(out):
+            write(path, text)
+
+    with contextlib.redirect_stdout(sys.stderr if files.STDOUT in (json, junit) else out):
+        yield write_to_target
+
+
+def table(
+    tally: Tally,
+    modules: Iterable[str],
+    *,
+    heading: str = "module",
+    statuses: tuple[str, ...] = STATUSES,
+    worst: bool = True,
+    seconds: str = ".1f",
+) -> Table:
+    """The table at the end: a line for each of ``modules`` that ran, and the sums.
+
+    heading   title of the first column
+    statuses  the statuses that are counted, a column each
+    worst     whether columns show the comparison that uses most of its bound
+    seconds   format of the time
+    """
     out = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
-    totals = [str(tally.count(status)) for status in STATUSES]
-    seconds = sum(result.seconds for result in tally.results)
-    footers = ["all", *totals, "", "", "", f"{seconds:.1f}"]
-    headers = ["module", *STATUSES, "worst", "bound", "share", "seconds"]
+    compared = ["worst", "bound", "share"] if worst else []
+    spent = sum(result.seconds for result in tally.results)
+    footers = ["all", *(str(tally.count(status)) for status in statuses), *("" for _ in compared), f"{spent:{seconds}}"]
+    headers = [heading, *statuses, *compared, "seconds"]
     for header, footer in zip(headers, footers, strict=True):
-        out.add_column(header, footer, justify="left" if header == "module" else "right", no_wrap=True)
-    for name in MODULES:
+        out.add_column(header, footer, justify="left" if header == heading else "right", no_wrap=True)
+    for name in modules:
         results = [result for result in tally.results if result.case.module == name]
         if results:
-            spent = f"{sum(result.seconds for result in results):.1f}"
-            out.add_row(name, *(str(tally.count(status, name)) for status in STATUSES), *_worst(results), spent)
+            counts = [str(tally.count(status, name)) for status in statuses]
+            spent = sum(result.seconds for result in results)
+            out.add_row(name, *counts, *(_worst(results) if worst else ()), f"{spent:{seconds}}")
     return out
 
 
-def _worst(results):
-    compared = [result.worst for result in results if result.worst is not None]
-    if not compared:
+def _worst(results: list[Result]) -> tuple[str, str, str]:
+    """Measure, bound and share of the worst comparison of ``results``, as text."""
+    worst = worst_of(comparison for result in results for comparison in result.comparisons)
+    if worst is None:
         return "-", "-", "-"
-    worst = max(compared, key=lambda one: (not one.passed, one.share))
     if worst.kind == "error":
         share = f"{100 * worst.share:.0f} %" if worst.share < 100 else f"x {worst.share:.0e}"
         return f"{worst.measure:.2e}", f"{worst.bound:.2e}", share

@@ -1,25 +1,33 @@
 """Running cases: a case string in, a :class:`Result` out, whatever the backend does.
 
-A parity module is a Python module with ``OPERATIONS`` (op -> allowed values of every parameter), ``cases(arithmetic)``
-(recipes in order) and ``check(backend, recipe)`` (a list of comparisons); it may have ``more_cases(arithmetic)``, which
-take long. It raises UnsupportedError for what a backend does not carry out; any other exception is a failed case, and
-the run goes on.
+A parity module is a Python module with these names:
+
+``OPERATIONS``               op -> the allowed values of every parameter
+``cases(arithmetic)``        its recipes, in order
+``more_cases(arithmetic)``   optional: further recipes, which take long
+``check(backend, recipe)``   the comparisons of one case
+
+``check`` raises UnsupportedError for what a backend does not carry out. Any other exception is a failed case, and the
+run goes on.
 """
 
 import time
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from qsa.golden import case
+from qsa.golden import case as case_strings
 from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
-from .backend import UnsupportedError
+from .backend import Backend, UnsupportedError
 from .checks import accuracy, goldens, needle, nll, pages, selection, seven, spec, split, verify_batch
 from .compare.comparison import Comparison, finite
 
-MODULES = {
+MODULES: dict[str, ModuleType] = {
     "accuracy": accuracy,
     "selection": selection,
     "split": split,
@@ -42,12 +50,20 @@ class Case:
 
     module: str
     text: str
-    recipe: dict
+    recipe: dict[str, Any]
+
+    @classmethod
+    def of(cls, module: str, recipe: dict[str, Any]) -> "Case":
+        """The case of a parity module's recipe. A golden's case string is that of its family."""
+        if module == "goldens":
+            parameters = {key: value for key, value in recipe.items() if key != "family"}
+            return cls(module, case_strings.format(recipe["family"], parameters), recipe)
+        return cls(module, case_strings.format(module.replace("-", "_"), recipe), recipe)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a case. ``reason`` is the text of an error, or why it is unsupported."""
+    """The outcome of a case. ``reason`` is the text of an error, or why the case is unsupported."""
 
     case: Case
     status: str
@@ -56,11 +72,11 @@ class Result:
     reason: str = ""
 
     @property
-    def worst(self):
+    def worst(self) -> Comparison | None:
         """The comparison that uses most of its bound, a failed one first; None when nothing was compared."""
-        return max(self.comparisons, key=lambda one: (not one.passed, one.share), default=None)
+        return worst_of(self.comparisons)
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON. ``measure``, ``bound`` and ``share`` are those of the worst comparison."""
         worst = self.worst
         return {
@@ -71,17 +87,17 @@ class Result:
             "bound": None if worst is None else finite(worst.bound),
             "share": None if worst is None else finite(worst.share),
             "seconds": round(self.seconds, 3),
-            "detail": {"reason": self.reason, "comparisons": [one.as_dict() for one in self.comparisons]},
+            "detail": {"reason": self.reason, "comparisons": [item.as_dict() for item in self.comparisons]},
         }
 
-    def lines(self, backend, verbose=False):
+    def lines(self, backend: Backend | None, verbose: bool = False) -> Iterator[str]:
         """The result for a reader: what failed (with ``verbose`` everything), and the command that reproduces it."""
         if self.reason:
             yield from (f"  {line}" for line in self.reason.splitlines())
-        for one in self.comparisons:
-            if verbose or not one.passed:
-                yield from (f"  {line}" for line in one.lines())
-        if self.status == "failed":
+        for comparison in self.comparisons:
+            if verbose or not comparison.passed:
+                yield from (f"  {line}" for line in comparison.lines())
+        if self.status == "failed" and backend is not None:
             yield f"  again: {command(self.case.text, backend)}"
 
 
@@ -91,25 +107,33 @@ class Tally:
 
     results: list[Result] = field(default_factory=list)
 
-    def count(self, status, module=None):
-        """Results with ``status``, of one module if given."""
-        return sum(one.status == status and module in (None, one.case.module) for one in self.results)
+    def count(self, status: str, module: str | None = None) -> int:
+        """Number of results with ``status``, of one module if given."""
+        return sum(result.status == status and module in (None, result.case.module) for result in self.results)
 
     @property
-    def exit_code(self):
-        """0 when at least one case passed and none failed, else 1: a run that held nothing together proves nothing."""
+    def exit_code(self) -> int:
+        """0 when at least one case passed and none failed, else 1: a run in which nothing passed proves nothing."""
         return 0 if self.count("passed") and not self.count("failed") else 1
 
 
-def command(text, backend):
+def worst_of(comparisons: Iterable[Comparison]) -> Comparison | None:
+    """The comparison that uses most of its bound, a failed one first; None of none."""
+    return max(comparisons, key=lambda comparison: (not comparison.passed, comparison.share), default=None)
+
+
+def command(text: str, backend: Backend) -> str:
     """The command that runs the case ``text`` again on ``backend``, ready for a shell."""
     arithmetic = "" if backend.arithmetic == "exact" else f" --arithmetic {backend.arithmetic}"
     return f"qsa parity --backend {backend.name}{arithmetic} --case '{text}'"
 
 
-def collect(names, arithmetic, full=False):
-    """The cases of the modules ``names``, with ``full`` those that take long too. Raises ValueError on an unknown
-    name."""
+def collect(names: Iterable[str], arithmetic: str, full: bool = False) -> list[Case]:
+    """The cases of the modules ``names``, with ``full`` also those that take long.
+
+    Raises ValueError on an unknown name.
+    """
+    names = list(names)
     for name in names:
         if name not in MODULES:
             raise ValueError(f"module = {name!r}: allowed are {', '.join(MODULES)}")
@@ -120,16 +144,16 @@ def collect(names, arithmetic, full=False):
             recipes = list(module.cases(arithmetic))
             if full and hasattr(module, "more_cases"):
                 recipes += module.more_cases(arithmetic)
-            found += [Case(name, text, recipe) for text, recipe in recipes]
+            found += [Case.of(name, recipe) for recipe in recipes]
     return found
 
 
-def parse(text):
+def parse(text: str) -> Case:
     """The :class:`Case` of a case string. A golden's own case string belongs to the module ``goldens``.
 
     Raises ValueError naming the parameter, its value and what is allowed.
     """
-    name, recipe = case.parse(text)
+    name, recipe = case_strings.parse(text)
     # The family verify_batch has a module of the same name, whose cases name an operation.
     if name in FAMILIES and "op" not in recipe:
         check_recipe(name, recipe, FAMILIES[name].ALLOWED)
@@ -149,40 +173,43 @@ def parse(text):
     return Case(name, text, recipe)
 
 
-def run_case(one, backend):
-    """The :class:`Result` of one case on ``backend``."""
+def run_case(case: Case, backend: Backend) -> Result:
+    """The :class:`Result` of ``case`` on ``backend``."""
     started = time.perf_counter()
     try:
-        comparisons = tuple(MODULES[one.module].check(backend, one.recipe))
+        comparisons = tuple(MODULES[case.module].check(backend, case.recipe))
     except UnsupportedError as unsupported:
-        return Result(one, "unsupported", time.perf_counter() - started, reason=str(unsupported))
+        return Result(case, "unsupported", time.perf_counter() - started, reason=str(unsupported))
     except Exception as error:
-        return Result(one, "failed", time.perf_counter() - started, reason=_describe(error))
+        return Result(case, "failed", time.perf_counter() - started, reason=_describe(error))
     passed = bool(comparisons) and all(comparison.passed for comparison in comparisons)
     reason = "" if comparisons else "nothing was compared"
-    return Result(one, "passed" if passed else "failed", time.perf_counter() - started, comparisons, reason)
+    return Result(case, "passed" if passed else "failed", time.perf_counter() - started, comparisons, reason)
 
 
-def _describe(error):
+def _describe(error: Exception) -> str:
+    """Type and text of an error, and the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error}\nat {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
     return printable(text)
 
 
-def printable(text):
-    """``text`` with ? for what neither a terminal nor XML should see: a backend's error text may hold anything."""
-    return "".join(c if c in "\t\n" or (c >= " " and not "\x7f" <= c <= "\x9f" and _whole(c)) else "?" for c in text)
+def printable(text: str) -> str:
+    """``text`` with ? for characters that a terminal obeys or XML has not: a backend's error text may hold anything."""
+    return "".join(c if _is_printable(c) else "?" for c in text)
 
 
-def _whole(c):
-    return not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff"
+def _is_printable(c: str) -> bool:
+    """Whether ``c`` is no control character but a tab or a newline, no surrogate, and neither U+FFFE nor U+FFFF."""
+    control = (c < " " and c not in "\t\n") or "\x7f" <= c <= "\x9f"
+    return not control and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff"
 
 
-def run(cases, backend, heard=lambda result: None):
-    """Run ``cases`` in order; ``heard`` is called with every result. Returns the :class:`Tally`."""
+def run(cases: Iterable[Case], backend: Backend, on_result: Callable[[Result], object] = lambda result: None) -> Tally:
+    """Run ``cases`` in order; ``on_result`` is called with every result. Returns the :class:`Tally`."""
     tally = Tally()
-    for one in cases:
-        result = run_case(one, backend)
+    for each in cases:
+        result = run_case(each, backend)
         tally.results.append(result)
-        heard(result)
+        on_result(result)
     return tally

@@ -4,7 +4,13 @@ The outputs are a backend's own, changed in one of three ways (:data:`KINDS`). A
 change left every output as it was, as with an output that is all zeros and right.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import numpy as np
+
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
 
 from . import suite
 from .backend import Backend
@@ -13,20 +19,20 @@ MODULES = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
 """Modules whose cases are about operations, not about texts."""
 
 KINDS = ("zero", "scaled", "permuted")
-"""Zeros; everything times 1.02; heads in another order (of scores the blocks, of ids the places, of keys the dims)."""
+"""Zeros; everything times 1.02; heads in another order (of scores the blocks, of ids the cells, of keys the dims)."""
 
 FACTOR = np.float32(1.02)
 
 
 class WrongBackend(Backend):
-    """The backend ``name`` with every output changed in the way ``kind``. ``changed`` says whether that has made any
-    output another one since it was last set to False."""
+    """The backend ``name`` with every output changed in the way ``kind``. ``changed``: whether a byte of any output has
+    changed since it was last set to False."""
 
-    def __init__(self, name, arithmetic, kind):
+    def __init__(self, name: str, arithmetic: str, kind: str) -> None:
         super().__init__(name, arithmetic)
         self.kind, self.changed = kind, False
 
-    def _altered(self, right, axis):
+    def _altered(self, right: np.ndarray, axis: int) -> np.ndarray:
         """``right`` changed; the axis that is permuted is ``axis``."""
         if self.kind == "zero":
             wrong = np.zeros_like(right)
@@ -40,11 +46,11 @@ class WrongBackend(Backend):
         self.changed |= not np.array_equal(right, wrong, equal_nan=right.dtype.kind == "f")
         return wrong
 
-    def attend(self, *arguments, **keywords):
+    def attend(self, *arguments: Any, **keywords: Any) -> np.ndarray:
         """As :meth:`Backend.attend`, changed."""
         return self._altered(super().attend(*arguments, **keywords), axis=1)
 
-    def block_scores(self, q_idx, index, steps, **keywords):
+    def block_scores(self, q_idx: np.ndarray, index: Index, steps: np.ndarray, **keywords: Any) -> np.ndarray:
         """As :meth:`Backend.block_scores`, changed as far as a row's scores have a meaning."""
         scores = super().block_scores(q_idx, index, steps, **keywords)
         for row, (position, _, n_bid, _) in enumerate(steps.tolist()):
@@ -52,14 +58,14 @@ class WrongBackend(Backend):
                 scores[row, : n_bid + 1] = self._altered(scores[row, : n_bid + 1], axis=0)
         return scores
 
-    def select(self, scores, steps, *arguments, **keywords):
+    def select(self, scores: np.ndarray, steps: np.ndarray, *arguments: Any, **keywords: Any) -> np.ndarray:
         """As :meth:`Backend.select`, the cells of every row changed."""
         ids = super().select(scores, steps, *arguments, **keywords)
         for row, width in enumerate(steps[:, 3].tolist()):
             ids[row, :width] = self._altered(ids[row, :width], axis=0)
         return ids
 
-    def append_kv(self, *arguments, **keywords):
+    def append_kv(self, *arguments: Any, **keywords: Any) -> PagedKV | list[PagedKV]:
         """As :meth:`Backend.append_kv`, all that its pools hold changed; codes that have scales are not scaled."""
         result = super().append_kv(*arguments, **keywords)
         for kv in result if isinstance(result, list) else [result]:
@@ -70,7 +76,7 @@ class WrongBackend(Backend):
                         part[...] = self._altered(part, axis=1)
         return result
 
-    def append_index(self, *arguments, **keywords):
+    def append_index(self, *arguments: Any, **keywords: Any) -> Index:
         """As :meth:`Backend.append_index`, every key of the index changed."""
         index = super().append_index(*arguments, **keywords)
         for part in (index.tail, index.dead, index.pooled):
@@ -78,34 +84,39 @@ class WrongBackend(Backend):
         return index
 
 
-def sample(cases):
-    """Of ``cases`` one, that of the least context, for each module, operation, format, schedule, pass and kind of
-    scores."""
-    least = {}
-    for one in cases:
-        recipe = one.recipe
-        stratum = one.module, *(recipe.get(key) for key in ("family", "op", "format", "schedule", "pass", "scores"))
+def sample(cases: Iterable[suite.Case]) -> list[suite.Case]:
+    """Some of ``cases``: for each module, operation, format, schedule, pass and kind of scores the case of the least
+    context."""
+    least: dict[tuple, tuple] = {}
+    for case in cases:
+        recipe = case.recipe
+        stratum = case.module, *(recipe.get(key) for key in ("family", "op", "format", "schedule", "pass", "scores"))
         size = recipe.get("context", 0), recipe.get("rows", 1)
         if stratum not in least or size < least[stratum][0]:
-            least[stratum] = size, one
-    return [one for _, one in least.values()]
+            least[stratum] = size, case
+    return [case for _, case in least.values()]
 
 
-def survivors(cases, name, arithmetic, heard=lambda case, kind, status: None):
+def survivors(
+    cases: Iterable[suite.Case],
+    name: str,
+    arithmetic: str,
+    on_result: Callable[[suite.Case, str, str], object] = lambda case, kind, status: None,
+) -> list[tuple[str, str]]:
     """[(case string, kind)] of the ``cases`` that pass with changed outputs of the backend ``name``, and of those that
-    failed without a comparison, which shows nothing. ``heard`` is told what became of every case and kind: a status, or
-    ``unchanged``.
+    fail without a comparison, which proves nothing. ``on_result`` gets every case, kind and status; the status is
+    ``unchanged`` where no byte of an output changed.
 
     Over all cases of :data:`MODULES` this takes minutes; the tests take :func:`sample` of them.
     """
     found = []
     for kind in KINDS:
         backend = WrongBackend(name, arithmetic, kind)
-        for one in cases:
+        for case in cases:
             backend.changed = False
-            result = suite.run_case(one, backend)
+            result = suite.run_case(case, backend)
             status = result.status if backend.changed or result.status != "passed" else "unchanged"
             if status == "passed" or (status == "failed" and not result.comparisons):
-                found.append((one.text, kind))
-            heard(one, kind, status)
+                found.append((case.text, kind))
+            on_result(case, kind, status)
     return found

@@ -13,6 +13,7 @@ import resource
 import shlex
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 import numba
 import numpy as np
@@ -24,25 +25,20 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
+from ..environment import cpu_name
+
 ROWS, CONTEXT, MILLION = 4, 65536, 1 << 20
 ATTENTION_LIMIT, SELECTION_LIMIT = 2.0, 3.0
 """The ratios promised."""
 
-
-def cpu_name():
-    """The processor's name where the system tells it."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+Row = tuple[str, float, float | None, float | None]
+"""A row of the table: operation, seconds of the kernel, seconds of NumPy, the largest ratio allowed."""
 
 
-def shortest(repeats, *functions):
-    """Shortest seconds of each function, called in turn and warmed up before. The shortest, because what disturbs a run
-    (a neighbour on the machine) only adds."""
-    times = [[] for _ in functions]
+def shortest(repeats: int, *functions: Callable[[], object]) -> list[float]:
+    """Shortest seconds of each function, called in turn after two calls that are not timed. The shortest, because other
+    work on the machine only adds time."""
+    times: list[list[float]] = [[] for _ in functions]
     for number in range(repeats + 2):
         for taken, function in zip(times, functions, strict=True):
             start = time.perf_counter()
@@ -52,7 +48,7 @@ def shortest(repeats, *functions):
     return [min(taken) for taken in times]
 
 
-def int8_kv(rng, cells):
+def int8_kv(rng: np.random.Generator, cells: int) -> PagedKV:
     """A PagedKV of random int8 codes behind a shuffled page table."""
     kv = PagedKV.new("int8", cells, table=rng.permutation(cells // 4))
     for side in (kv.pool.k, kv.pool.v):
@@ -61,7 +57,7 @@ def int8_kv(rng, cells):
     return kv
 
 
-def numpy_attention(q, k, v, ids):
+def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Float32 attention of every row: gather, matrix product per KV head, softmax, matrix product."""
     out = np.empty_like(q)
     for row, cells in enumerate(ids):
@@ -76,7 +72,7 @@ def numpy_attention(q, k, v, ids):
     return out
 
 
-def attention(rng, repeats):
+def attention(rng: np.random.Generator, repeats: int) -> list[Row]:
     """Rows of the table: exact and float attention against NumPy."""
     kv = int8_kv(rng, CONTEXT)
     k, v = (rng.standard_normal((CONTEXT, REAL.n_head_kv, REAL.head_dim), np.float32) for _ in range(2))
@@ -98,7 +94,7 @@ def attention(rng, repeats):
     ]
 
 
-def selection(rng, repeats):
+def selection(rng: np.random.Generator, repeats: int) -> list[Row]:
     """Row of the table: selection against argpartition."""
     blocks = MILLION // REAL.ratio
     scores = rng.standard_normal((1, blocks), np.float32)
@@ -109,7 +105,7 @@ def selection(rng, repeats):
     return [(f"selection, {blocks:,} blocks", ours, plain, SELECTION_LIMIT)]
 
 
-def million(rng, repeats):
+def million(rng: np.random.Generator, repeats: int) -> list[Row]:
     """Rows of the table: one million cells, each operation of a step."""
     kv = int8_kv(rng, MILLION)
     index = Index(MILLION // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
@@ -134,22 +130,22 @@ def million(rng, repeats):
     ]
 
 
-def main():
-    """Print the table; exit 1 when a promised ratio is not kept."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the table; returns 1 when a promised ratio is not kept."""
+    parser = argparse.ArgumentParser(prog="qsa.parity.bench.cpu", description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=15, help="timed runs of each function (default 15)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the inputs (default 1)")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     rng = np.random.Generator(np.random.Philox(arguments.seed))
     rows = [row for part in (attention, selection, million) for row in part(rng, arguments.repeats)]
     table = Table(title="CPU kernels beside NumPy")
-    for heading, justify in (("operation", "left"), ("ms", "right"), ("NumPy ms", "right"), ("ratio", "right")):
-        table.add_column(heading, justify=justify)
-    table.add_column("limit", justify="right")
+    table.add_column("operation")
+    for heading in ("ms", "NumPy ms", "ratio", "limit"):
+        table.add_column(heading, justify="right")
     missed = 0
     for what, ours, plain, limit in rows:
         ratio = None if plain is None else ours / plain
-        missed += limit is not None and ratio > limit
+        missed += ratio is not None and limit is not None and ratio > limit
         cells = (ours * 1e3, plain and plain * 1e3, ratio, limit)
         table.add_row(what, *("" if cell is None else f"{cell:.2f}" for cell in cells))
     console = Console(width=110)

@@ -11,10 +11,11 @@ compared with ``reference.exact``, byte for byte, before they are timed; a diffe
 code 1.
 """
 
-import argparse
-import json
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import cupy
 import numpy as np
@@ -27,7 +28,7 @@ from qsa.kernels.cuda.toolchain.compiler import launch, properties
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
 
-from . import limits, timing
+from . import limits, script, timing
 
 _SIZES = {"1K": 1 << 10, "16K": 1 << 14, "64K": 1 << 16, "256K": 1 << 18, "1M": 1 << 20}
 CONTEXTS = {**{name: (size - 1, size) for name, size in _SIZES.items()}, "1K-in-1M": (1023, 1 << 20)}
@@ -38,37 +39,37 @@ FORMS = ((4, 3, 4), (8, 2, 2), (2, 4, 5), (4, 3, 8))
 multiprocessor) of the builds that ``--forms`` times; the first is the standing one."""
 
 
-class Bench:
-    """The figures so far, and the names of those whose bytes differ."""
+class Figures(script.Figures):
+    """Medians in microseconds, of calls whose results were compared."""
 
-    def __init__(self):
-        self.figures, self.bad = {}, []
-
-    def note(self, name, call, expected, equal):
-        """Check ``call``'s result, then time it."""
+    def check_and_time(
+        self, name: str, call: Callable[[], Any], expected: np.ndarray, equal: Callable[[np.ndarray, np.ndarray], bool]
+    ) -> None:
+        """Compare ``call``'s result with ``expected``, then time it."""
         got = call()
         if got is False or not equal(got.get(), expected):
-            self.bad.append(name)
+            self.wrong.append(name)
         self.time(name, call)
 
-    def time(self, name, call):
-        """Time ``call`` and say so at once: a run cut short must not hide it."""
+    def time(self, name: str, call: Callable[[], Any]) -> None:
+        """Time ``call``."""
         found = timing.hot(call)
-        self.figures[name] = found.median
         spread = f"({found.p10:.2f} to {found.p90:.2f})"
-        print(f"{name:<44} {found.median:9.2f} {spread:20}{'  BYTES DIFFER' * (name in self.bad)}", flush=True)
+        note = "  BYTES DIFFER" * (name in self.wrong)
+        self.add(name, found.median, f"{name:<44} {found.median:9.2f} {spread:20}{note}")
 
 
-def same_bits(got, expected):
+def same_bits(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether two float32 arrays have the same bytes."""
     return np.array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
-def run(bench, context, rows_list, operations, forms):
+def run(figures: Figures, context: str, rows_list: list[int], operations: Iterable[str], forms: bool) -> None:
     """Time the operations of one context."""
     cells, capacity = CONTEXTS[context]
     rng = np.random.default_rng(cells)
     max_blocks = capacity // REAL.ratio + 2
-    host = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
+    host: Any = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
     host.pooled = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
     host.dead = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
     index = SimpleNamespace(**{**vars(host), "pooled": cupy.asarray(host.pooled), "dead": cupy.asarray(host.dead)})
@@ -77,30 +78,38 @@ def run(bench, context, rows_list, operations, forms):
     steps = step_records(positions)
     expected = exact.block_scores(q, host, steps, np.zeros((len(q), max_blocks), np.float32))
     if "scores" in operations:
-        scores_of(bench, context, rows_list, (q, index, steps), expected)
+        scores_of(figures, context, rows_list, (q, index, steps), expected)
     if forms:
-        forms_of(bench, context, (q, index, steps), expected)
+        forms_of(figures, context, (q, index, steps), expected)
     if "select" in operations:
-        select_of(bench, context, rows_list, positions, expected)
+        select_of(figures, context, rows_list, positions, expected)
 
 
-def scores_of(bench, context, rows_list, given, expected):
+def scores_of(
+    figures: Figures, context: str, rows_list: Iterable[int], given: tuple[Any, Any, Any], expected: np.ndarray
+) -> None:
     """Every schedule of the scores, and the one by default."""
     q, index, steps = given
-    bench.time(f"scores {context} read", limits.sequential(CONTEXTS[context][0] // REAL.ratio * REAL.idx_dim * 4))
+    figures.time(f"scores {context} read", limits.sequential(CONTEXTS[context][0] // REAL.ratio * REAL.idx_dim * 4))
     for rows in rows_list:
         qd, sd = cupy.asarray(q[:rows]), cupy.asarray(steps[:rows])
         out = cupy.zeros((rows, index.max_blocks), "float32")
         for schedule in (None, "warp", "multi_query", "transposed", "prompt"):
-            bench.note(
+            figures.check_and_time(
                 f"scores {context} rows {rows} {schedule or 'default'}",
-                lambda s=schedule, q=qd, t=sd, out=out: block_scores(q, index, t, out, schedule=s),
+                partial(block_scores, qd, index, sd, out, schedule=schedule),
                 expected[:rows],
                 same_bits,
             )
 
 
-def forms_of(bench, context, given, expected):
+def _launch(kernel: Any, grid: int, arguments: tuple[Any, ...], out: Any) -> Any:
+    """Launch a build of the one-row kernel; returns ``out``."""
+    launch(kernel, (grid, 1), THREADS, arguments)
+    return out
+
+
+def forms_of(figures: Figures, context: str, given: tuple[Any, Any, Any], expected: np.ndarray) -> None:
     """The builds of the one-row kernel."""
     q, index, steps = given
     qd, sd = cupy.asarray(q[:1]), cupy.asarray(steps[:1])
@@ -108,16 +117,14 @@ def forms_of(bench, context, given, expected):
         out = cupy.zeros((1, index.max_blocks), "float32")
         grid = min(-(-index.max_blocks // (WARPS * keys)), resident * properties().multiprocessors)
         arguments = (qd, index.pooled, index.dead, sd, out, 1, index.max_blocks, REAL.ratio)
-        kernel = one_row(keys, least)
+        call = partial(_launch, one_row(keys, least), grid, arguments, out)
 
-        def call(kernel=kernel, grid=grid, arguments=arguments, out=out):
-            launch(kernel, (grid, 1), THREADS, arguments)
-            return out
-
-        bench.note(f"scores {context} form {keys} {least} {resident}", call, expected[:1], same_bits)
+        figures.check_and_time(f"scores {context} form {keys} {least} {resident}", call, expected[:1], same_bits)
 
 
-def select_of(bench, context, rows_list, positions, scores):
+def select_of(
+    figures: Figures, context: str, rows_list: Iterable[int], positions: list[int], scores: np.ndarray
+) -> None:
     """Every schedule of the selection under both rules, and the one by default."""
     max_blocks = scores.shape[1]
     for rule in ("blocks", "cells"):
@@ -128,13 +135,13 @@ def select_of(bench, context, rows_list, positions, scores):
             ids = cupy.zeros((rows, REAL.max_width), "int32")
             if rule == "blocks":
                 read = limits.sequential(rows * (CONTEXTS[context][0] // REAL.ratio) * 4)
-                bench.time(f"select {context} rows {rows} read", read)
+                figures.time(f"select {context} rows {rows} read", read)
             for schedule in (None, "registers", "wide", "scan", "spread"):
                 if schedule == "registers" and max_blocks > 33 * 1024:
                     continue
-                bench.note(
+                figures.check_and_time(
                     f"select {context} {rule} rows {rows} {schedule or 'default'}",
-                    lambda s=schedule, x=given, t=rd, ids=ids, rule=rule: select(x, t, ids, rule=rule, schedule=s),
+                    partial(select, given, rd, ids, rule=rule, schedule=schedule),
                     wanted[:rows],
                     np.array_equal,
                 )
@@ -161,36 +168,30 @@ TABLE = (
 """Label of a line of the table -> figure's name, the context left open."""
 
 
-def table(figures, contexts):
+def table(values: dict[str, float], contexts: list[str]) -> str:
     """The switches off against on, the other forms and the read limits, as a Markdown table."""
     lines = ["| us, hot, graph replay | " + " | ".join(contexts) + " |", "|---" * (1 + len(contexts)) + "|"]
     for label, name in TABLE:
-        cells = [figures.get(name.format(context)) for context in contexts]
+        cells = [values.get(name.format(context)) for context in contexts]
         if any(cell is not None for cell in cells):
             lines.append(f"| {label} | " + " | ".join("" if cell is None else f"{cell:.1f}" for cell in cells) + " |")
     return "\n".join(lines)
 
 
-def main():
-    """Command line of the benchmark."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--json", help="write the figures here")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line of the benchmark; returns 1 when a result is wrong."""
+    parser = script.parser("cuda_index", __doc__)
     parser.add_argument("--contexts", nargs="+", default=[*CONTEXTS], choices=CONTEXTS)
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--operations", nargs="*", default=["scores", "select"], choices=["scores", "select"])
     parser.add_argument("--forms", action="store_true", help="the builds of the scores' one-row kernel")
-    args = parser.parse_args()
-    bench = Bench()
-    for context in args.contexts:
-        run(bench, context, args.rows, args.operations, args.forms)
-    if args.json:
-        record = {"device": properties().name, "compiler": compiler.NAME, "us": bench.figures, "bad": bench.bad}
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1)
-    print(table(bench.figures, args.contexts))
-    for name in bench.bad:
-        print(f"BYTES DIFFER: {name}")
-    return 1 if bench.bad else 0
+    arguments = parser.parse_args(argv)
+    figures = Figures()
+    for context in arguments.contexts:
+        run(figures, context, arguments.rows, arguments.operations, arguments.forms)
+    print(table(figures.values, arguments.contexts))
+    facts = {"device": properties().name, "compiler": compiler.NAME}
+    return figures.finish(arguments.json, {**facts, "us": figures.values, "bad": figures.wrong})
 
 
 if __name__ == "__main__":

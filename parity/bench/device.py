@@ -1,5 +1,6 @@
-"""What the CUDA device is and how it clocks. ``python -m qsa.parity.bench.device`` prints it as one line of JSON."""
+"""The CUDA device's properties and clocks. ``python -m qsa.parity.bench.device`` prints it as one line of JSON."""
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -7,7 +8,9 @@ import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 THROTTLED = {
     0x04: "software power cap",
@@ -16,12 +19,12 @@ THROTTLED = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""Bits of NVML's clock event reasons that make a timing speak of the cooling and not of the kernel."""
+"""Bits of NVML's clock event reasons with which a timing depends on power or cooling and not on the kernel alone."""
 
 PACKAGES = ("numpy", "numba", "llvmlite", "numba-cuda", "cuda-bindings", "cuda-core", "cupy-cuda12x", "cupy-cuda13x")
 
 
-def facts():
+def facts() -> dict[str, Any]:
     """Dict of ``device`` (as in an evidence record), ``driver`` and ``versions``. Raises ImportError without a CUDA
     device."""
     from qsa.kernels.cuda.toolchain import compiler
@@ -30,7 +33,7 @@ def facts():
     whole = runtime.getDeviceProperties(compiler.current_device())
     versions = {"python": platform.python_version(), "toolkit": _version(runtime.runtimeGetVersion())}
     for name in ("qsa-parity", *PACKAGES):
-        # On a device machine the sources may lie beside the interpreter without having been installed.
+        # On a device machine the sources may be used without an installation.
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
     return {
@@ -46,11 +49,11 @@ def facts():
     }
 
 
-def _version(number):
+def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _driver():
+def _driver() -> str:
     found = _smi("driver_version")
     if found:
         return found[0]
@@ -59,7 +62,7 @@ def _driver():
     return ""
 
 
-def _smi(fields, device=0):
+def _smi(fields: str, device: int | str = 0) -> list[str]:
     """Values of nvidia-smi's ``fields`` (joined by commas) for a device's number or PCI address; [] without it."""
     if shutil.which("nvidia-smi") is None:
         return []
@@ -71,9 +74,9 @@ def _smi(fields, device=0):
     return []
 
 
-def clocks(device=0):
+def clocks(device: int | str = 0) -> dict[str, Any]:
     """Dict of ``sm_mhz``, ``max_sm_mhz`` (int, or None where unknown) and ``throttled`` (list of reasons) at this
-    moment; to be asked while the device works, as an idle one lowers its clocks."""
+    moment. Call it while the device works: an idle one lowers its clocks."""
     for word in ("clocks_event_reasons", "clocks_throttle_reasons"):
         found = _smi(f"clocks.sm,clocks.max.sm,{word}.active", device)
         if len(found) == 3:
@@ -81,7 +84,7 @@ def clocks(device=0):
     return {"sm_mhz": None, "max_sm_mhz": None, "throttled": []}
 
 
-def parse_clocks(now, top, reasons):
+def parse_clocks(now: str, top: str, reasons: str) -> dict[str, Any]:
     """:func:`clocks` of nvidia-smi's three texts, such as ``"1980"``, ``"1980"``, ``"0x0000000000000004"``."""
     try:
         bits = int(reasons, 16)
@@ -91,8 +94,16 @@ def parse_clocks(now, top, reasons):
     return {"sm_mhz": mhz[0], "max_sm_mhz": mhz[1], "throttled": [THROTTLED[bit] for bit in THROTTLED if bits & bit]}
 
 
-if __name__ == "__main__":
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the facts as JSON; returns 1, with the reason on standard error, where there is no CUDA device."""
+    argparse.ArgumentParser(prog="qsa.parity.bench.device", description=__doc__).parse_args(argv)
     try:
         print(json.dumps(facts()))
     except ImportError as error:
-        sys.exit(str(error))
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,8 @@
-"""What a device can do at best, measured in the run that is judged by it: an empty launch, a copy, reads of the bytes
-that an operation must read, in the pieces in which it must read them."""
+"""The limits of a device, measured in the run that is judged by them: an empty launch, a copy, reads of the bytes that
+an operation must read, in the pieces in which it must read them."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -45,12 +48,12 @@ def _read_pieces(words, starts, pieces, size, out):
         st_global_i32(global_base(out), found)
 
 
-def empty():
+def empty() -> None:
     """Launch a kernel of one warp that does nothing."""
     launch(_empty, 1, 32, ())
 
 
-def reader(nbytes, starts, size):
+def reader(nbytes: int, starts: np.ndarray, size: int) -> Callable[[], object]:
     """A function that launches a read of the pieces at ``starts`` (int32, in words of 16 bytes), each of ``size``
     words, in a buffer of ``nbytes``. Raises ValueError on a piece beyond the buffer or longer than :data:`PIECE`."""
     cupy = array_module()
@@ -59,24 +62,26 @@ def reader(nbytes, starts, size):
         raise ValueError(f"pieces of {size} words up to word {int(starts.max()) + size}: must be up to {PIECE}, inside")
     # Not zeros: a device may move those faster.
     words = cupy.arange(nbytes // 4, dtype="int32") * np.int32(-1640531527)
-    places, out = cupy.asarray(starts), cupy.zeros(1, "int32")
+    offsets, out = cupy.asarray(starts), cupy.zeros(1, "int32")
     blocks = -(-len(starts) * 32 // THREADS)
-    return lambda: launch(_read_pieces, blocks, THREADS, (words, places, len(starts), size, out))
+    return lambda: launch(_read_pieces, blocks, THREADS, (words, offsets, len(starts), size, out))
 
 
-def sequential(nbytes):
+def sequential(nbytes: int) -> Callable[[], object]:
     """A function that launches a read of ``nbytes`` in order; the end that fills no piece of 4 KiB is left out."""
     pieces = max(1, nbytes // (WORD * PIECE))
     return reader(max(nbytes, WORD * PIECE), np.arange(pieces) * PIECE, PIECE)
 
 
-def cell_bytes(pool):
+def cell_bytes(pool: Any) -> int:
     """Bytes of one cell of one KV head: K and V, codes and scales. ``pool``: a Pool or a device's K/V."""
     sides = (pool.k, pool.v)
     return sum(array.shape[-1] * array.dtype.itemsize for side in sides for array in (side.codes, side.scale))
 
 
-def gather(ids, slots, n_slots, capacity, n_head_kv, cell, block=4):
+def gather(
+    ids: np.ndarray, slots: np.ndarray, n_slots: int, capacity: int, n_head_kv: int, cell: int, block: int = 4
+) -> Callable[[], object]:
     """A function that launches a read of what rows of attention must read: for each row and KV head the blocks of its
     selected cells, a piece each, out of pools of ``n_slots`` slots.
 
@@ -90,12 +95,12 @@ def gather(ids, slots, n_slots, capacity, n_head_kv, cell, block=4):
     starts = []
     for row, slot in zip(ids, slots, strict=True):
         blocks = np.unique(row[row >= 0] // block)
-        places = slot * per_slot + blocks[:, None] * n_head_kv + np.arange(n_head_kv)
-        starts.append(places.ravel() * size)
+        pieces = slot * per_slot + blocks[:, None] * n_head_kv + np.arange(n_head_kv)
+        starts.append(pieces.ravel() * size)
     return reader(n_slots * per_slot * size * WORD, np.concatenate(starts), size)
 
 
-def copy(nbytes=1 << 30):
+def copy(nbytes: int = 1 << 30) -> tuple[Callable[[], object], int]:
     """(function, bytes that it moves): launches a copy of ``nbytes`` on the device, read and written."""
     cupy = array_module()
     source, target = (cupy.arange(nbytes // 4, dtype="int32") for _ in range(2))

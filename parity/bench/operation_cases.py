@@ -1,10 +1,11 @@
-"""The cases of the benchmark: what each launches, how its result is checked, and what limits it.
+"""The cases of the benchmark: what each launches, how its result is checked, and its limit.
 
 A case string names what is timed: ``cache=cold`` empties the L2 cache before each replay.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,14 +31,14 @@ ATTEND_CONTEXT = (1 << 16) - 1
 """Cells of a slot: one fewer than 64K, so that a row has a tail and selects 2,051 cells."""
 
 
-def cases():
+def cases() -> list[str]:
     """Case strings in order."""
-    found = []
+    found: list[str] = []
 
-    def add(operation, **recipe):
+    def add(operation: str, **recipe: Any) -> None:
         found.append(case.format(operation, recipe))
 
-    def attend(arithmetic, format, rows, slots, schedule, cache="hot"):
+    def attend(arithmetic: str, format: str, rows: int, slots: int, schedule: str, cache: str = "hot") -> None:
         recipe = {"arithmetic": arithmetic, "format": format, "rows": rows, "slots": slots}
         add("attend", **recipe, schedule=schedule, cache=cache)
 
@@ -70,7 +71,7 @@ def cases():
 
 
 @lru_cache(maxsize=2)
-def _pool(format, capacity):
+def _pool(format: str, capacity: int) -> PagedKV:
     """A pool of random codes and scales around 2^-6, the pages in order."""
     rng = np.random.default_rng(5)
     kv = PagedKV.new(format, capacity)
@@ -82,11 +83,11 @@ def _pool(format, capacity):
 
 
 @lru_cache(maxsize=1)
-def _device_pools(format, capacity):
+def _device_pools(format: str, capacity: int) -> list[Any]:
     return [to_device(_pool(format, capacity)) for _ in range(SLOTS)]
 
 
-def _random_ids(rows, steps):
+def _random_ids(rows: int, steps: np.ndarray) -> np.ndarray:
     """ids [rows, 2051] int32: 512 random blocks of each row, and its tail."""
     rng = np.random.default_rng(6)
     ids = np.full((rows, REAL.max_width), -1, np.int32)
@@ -98,29 +99,29 @@ def _random_ids(rows, steps):
 
 
 class Prepared(NamedTuple):
-    """A case made ready: ``call()`` launches it (False: refused), ``correct()`` looks at its result, ``limit`` is a
-    name and a function that launches it."""
+    """A prepared case: ``call()`` launches it (False: refused), ``correct()`` checks its result, ``limit`` is the name
+    of the limit and a function that launches it."""
 
-    call: object
-    correct: object
-    limit: tuple
+    call: Callable[[], Any]
+    correct: Callable[[], bool]
+    limit: tuple[str, Callable[[], object]]
 
 
 @lru_cache(maxsize=1)
-def _exact_rows(format, rows):
-    """(q, ids, steps, expected): what every schedule shares."""
+def _exact_rows(format: str, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(q, ids, steps, expected), the same for every schedule."""
     steps = step_records(np.full(rows, ATTEND_CONTEXT - 1))
     ids = _random_ids(rows, steps)
     q = np.random.default_rng(7).standard_normal((rows, REAL.n_head, REAL.head_dim), dtype=np.float32)
     return q, ids, steps, exact.attend(q, _pool(format, ATTEND_CONTEXT + 1), ids, steps)
 
 
-def _attend(recipe):
+def _attend(recipe: dict[str, Any]) -> Prepared:
     if recipe["arithmetic"] == "float":
         return _attend_float(recipe)
     format, rows, n_slots = recipe["format"], recipe["rows"], recipe["slots"]
     q, ids, steps, expected = _exact_rows(format, rows)
-    # All slots hold the same cells, each at a place of its own.
+    # All slots hold the same cells, each in a pool of its own.
     pools = _device_pools(format, ATTEND_CONTEXT + 1)[:n_slots]
     slots = np.arange(rows, dtype=np.int32) % n_slots
     given = {"q": q, "kv": pools, "ids": ids, "steps": steps, "slots": slots}
@@ -130,35 +131,40 @@ def _attend(recipe):
     return _prepared_attend(recipe, given, lambda got: _same(got, expected), limit)
 
 
-def _attend_float(recipe):
+def _attend_float(recipe: dict[str, Any]) -> Prepared:
     rows = recipe["rows"]
-    w = data.window({"format": recipe["format"], "context": CONTEXTS[0], "rows": rows, "tail": 3, "seed": 5})
+    w = data.attend_inputs({"format": recipe["format"], "context": CONTEXTS[0], "rows": rows, "tail": 3, "seed": 5})
     truth = data.truth(w)
     bound, _ = data.float_bound(w, truth)
     given = {"q": w.q, "kv": to_device(w.kv), "ids": w.ids, "steps": w.steps, "slots": None}
     # The window's pool holds the selected pages alone, the limit's buffer all of them: the same bytes are read.
     slots, cell = np.zeros(rows, np.int32), limits.cell_bytes(w.kv.pool)
     limit = limits.gather(w.ids, slots, 1, w.kv.capacity, REAL.n_head_kv, cell)
-    return _prepared_attend(recipe, given, lambda got: bool(relative_error(truth, got).max() <= bound), limit)
+    return _prepared_attend(recipe, given, lambda got: bool((relative_error(truth, got) <= bound).all()), limit)
 
 
-def _prepared_attend(recipe, given, right, limit):
+def _prepared_attend(
+    recipe: dict[str, Any],
+    given: dict[str, Any],
+    right: Callable[[np.ndarray], bool],
+    limit: Callable[[], object],
+) -> Prepared:
     held = {name: to_device(x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     out = array_module().full(given["q"].shape, np.nan, "float32")
     keywords = {"schedule": recipe["schedule"], "arithmetic": recipe["arithmetic"]}
 
-    def call():
+    def call() -> Any:
         return backend.attend(**held, out=out, **keywords)
 
     return Prepared(call, lambda: right(out.get()), (limits.GATHER, limit))
 
 
-def _same(got, expected):
+def _same(got: np.ndarray, expected: np.ndarray) -> bool:
     return got.shape == expected.shape and got.tobytes() == expected.tobytes()
 
 
 @lru_cache(maxsize=1)
-def _index(context):
+def _index(context: int) -> Index:
     rng = np.random.default_rng(8)
     index = Index(context // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
     index.pooled[:] = rng.standard_normal(index.pooled.shape, dtype=np.float32)
@@ -166,38 +172,38 @@ def _index(context):
     return index
 
 
-def _block_scores(recipe):
+def _block_scores(recipe: dict[str, Any]) -> Prepared:
     index, rows = _index(recipe["context"]), recipe["rows"]
     shape = (rows, REAL.idx_heads, REAL.idx_dim)
     q = np.random.default_rng(9).standard_normal(shape, dtype=np.float32)
     steps = step_records(recipe["context"] - rows + np.arange(rows))
-    held = [to_device(x) for x in (q, index, steps)]
+    q_d, index_d, steps_d = (to_device(x) for x in (q, index, steps))
     out = array_module().full((rows, index.max_blocks), -np.inf, "float32")
 
-    def call():
-        return backend.block_scores(*held, out=out, schedule=recipe["schedule"])
+    def call() -> Any:
+        return backend.block_scores(q_d, index_d, steps_d, out, schedule=recipe["schedule"])
 
     limit = limits.READ, limits.sequential(index.pooled.nbytes)
     return Prepared(call, lambda: _same(out.get(), exact.block_scores(q, index, steps)), limit)
 
 
-def _select(recipe):
+def _select(recipe: dict[str, Any]) -> Prepared:
     cupy, rows, blocks = array_module(), recipe["rows"], recipe["context"] // REAL.ratio + 1
     scores = np.random.default_rng(10).standard_normal((rows, blocks), dtype=np.float32)
     steps = step_records(recipe["context"] - rows + np.arange(rows))
-    held = [to_device(x) for x in (scores, steps)]
+    scores_d, steps_d = to_device(scores), to_device(steps)
     ids = cupy.full((rows, REAL.max_width), -2, "int32")
     scratch = cupy.zeros(scratch_shape(rows, blocks), "int32") if recipe["schedule"] == "spread" else None
 
-    def call():
-        return backend.select(*held, ids, schedule=recipe["schedule"], scratch=scratch)
+    def call() -> Any:
+        return backend.select(scores_d, steps_d, ids, schedule=recipe["schedule"], scratch=scratch)
 
     return Prepared(
         call, lambda: _same(ids.get(), exact.select(scores, steps)), (limits.READ, limits.sequential(scores.nbytes))
     )
 
 
-def _append_kv(recipe):
+def _append_kv(recipe: dict[str, Any]) -> Prepared:
     rows = recipe["rows"]
     k, v = np.random.default_rng(11).standard_normal((2, rows, REAL.n_head_kv, REAL.head_dim), dtype=np.float32)
     steps = step_records(1024 - rows + np.arange(rows))
@@ -205,7 +211,7 @@ def _append_kv(recipe):
     held = [to_device(x) for x in (k, v, kv, steps)]
     exact.append_kv(k, v, kv, steps)
 
-    def correct():
+    def correct() -> bool:
         got = to_host(held[2]).pool
         pairs = (
             ((side.codes, side.scale) for side in (got.k, got.v)),
@@ -216,7 +222,7 @@ def _append_kv(recipe):
     return Prepared(lambda: backend.append_kv(*held), correct, (limits.EMPTY, limits.empty))
 
 
-def _append_index(recipe):
+def _append_index(recipe: dict[str, Any]) -> Prepared:
     rows = recipe["rows"]
     raw = np.random.default_rng(12).standard_normal((rows, REAL.idx_dim), dtype=np.float32)
     steps = step_records(1024 - rows + np.arange(rows))
@@ -224,14 +230,14 @@ def _append_index(recipe):
     held = [to_device(x) for x in (raw, steps, index)]
     exact.append_index(raw, steps, index)
 
-    def correct():
+    def correct() -> bool:
         got = to_host(held[2])
         return all(_same(getattr(got, name), getattr(index, name)) for name in ("tail", "dead", "pooled"))
 
     return Prepared(lambda: backend.append_index(*held), correct, (limits.EMPTY, limits.empty))
 
 
-PREPARE = {
+PREPARE: dict[str, Callable[[dict[str, Any]], Prepared]] = {
     "attend": _attend,
     "block_scores": _block_scores,
     "select": _select,
@@ -240,7 +246,7 @@ PREPARE = {
 }
 
 
-def prepare(text):
+def prepare(text: str) -> Prepared:
     """The :class:`Prepared` of a case string of :func:`cases`."""
     operation, recipe = case.parse(text)
     return PREPARE[operation](recipe)

@@ -7,20 +7,21 @@ GB/s), ``clocks`` under load at the start and the end, and ``unsupported`` (case
 case. A row of a wrong result has no times.
 """
 
-import argparse
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from qsa.golden import case
 from qsa.golden.store import write_json
 from qsa.kernels.cuda.toolchain.compiler import array_module
 
 from ..evidence.process import impersonal
-from . import device, limits, timing
+from . import device, limits, script, timing
 from .operation_cases import cases, prepare
 
 
-def measure(text):
+def measure(text: str) -> dict[str, Any] | str:
     """The row of the case ``text``, or the reason (str) for which there is none."""
     ready = prepare(text)
     if ready.call() is False:
@@ -32,19 +33,19 @@ def measure(text):
     return timing.row(text, clock(ready.call), name, clock(limit))
 
 
-def clocks_under_load():
-    """:func:`device.clocks` while the device copies memory: an idle device tells of no clock that matters."""
+def clocks_under_load() -> dict[str, Any]:
+    """:func:`device.clocks` while the device copies memory: an idle device lowers its clocks."""
     runtime, (move, _) = array_module().cuda.runtime, limits.copy()
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(device.clocks, runtime.deviceGetPCIBusId(runtime.getDevice()))
-        while not asked.done():
+        clocks = pool.submit(device.clocks, runtime.deviceGetPCIBusId(runtime.getDevice()))
+        while not clocks.done():
             for _ in range(20):
                 move()
             runtime.deviceSynchronize()
-    return asked.result()
+    return clocks.result()
 
 
-def measured_limits():
+def measured_limits() -> dict[str, float]:
     """Dict of ``empty_us`` and ``copy_gb_s``, read and written bytes counted."""
     move, nbytes = limits.copy()
     return {
@@ -53,18 +54,17 @@ def measured_limits():
     }
 
 
-def line(row):
-    """A row for a reader."""
+def line(row: dict[str, Any]) -> str:
+    """A row as text."""
     if not row["correct"]:
         return f"{'WRONG':>9} {row['case']}"
     share = f"{100 * row['share']:3.0f} % of {row['limit']}"
     return f"{row['median_us']:9.2f} ({row['p10_us']:.2f} to {row['p90_us']:.2f}) {share}  {row['case']}"
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns 0 when every result was right, 1 when one was wrong or could not be measured."""
-    parser = argparse.ArgumentParser(prog="qsa.parity.bench.operations", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE")
+    parser = script.parser("operations", __doc__)
     parser.add_argument("--cases", nargs="+", metavar="TEXT", help="these case strings alone")
     parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     arguments = parser.parse_args(argv)
@@ -75,13 +75,18 @@ def main(argv=None):
     if arguments.list:
         print("\n".join(known))
         return 0
-    report = {"rows": [], "limits": measured_limits(), "clocks": {"start": clocks_under_load()}, "unsupported": {}}
+    report: dict[str, Any] = {
+        "rows": [],
+        "limits": measured_limits(),
+        "clocks": {"start": clocks_under_load()},
+        "unsupported": {},
+    }
     broken = False
     for text in arguments.cases or known:
         try:
             found = measure(text)
         except Exception as error:
-            # Whatever one case does wrong, the others are still measured.
+            # Any error ends its own case alone; the others are measured.
             found, broken = impersonal(f"{type(error).__name__}: {error}"), True
         if isinstance(found, str):
             report["unsupported"][text] = found

@@ -1,13 +1,18 @@
 """Whether a speed fell: rows of a benchmark against recorded ones, each as its share of the limit of its own run.
 
 The share and not the time is compared, so a device that clocks lower today is compared with its own limit of today.
-A row is a dict as :class:`qsa.golden.device_records.Row` says. Nothing in here measures or reads anything.
+A row is a dict with the fields of :class:`qsa.golden.device_records.Row`. This file measures nothing and reads no file.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
 
 MARGIN = 0.05
-"""What a case may lose beyond its recorded spread: drift between sessions on one device is 3 to 4 %."""
+"""Share of its speed that a case may lose beyond its recorded spread: drift between sessions on one device is 3 to
+4 %."""
 
 
 @dataclass(frozen=True)
@@ -21,12 +26,12 @@ class Judgement:
     slower: bool = False
 
 
-def spread(row):
+def spread(row: Row) -> float:
     """Width of a row's middle 80 % of times relative to their median."""
     return (row["p90_us"] - row["p10_us"]) / row["median_us"]
 
 
-def judge(case, recorded, measured):
+def judge(case: str, recorded: Row | None, measured: Row | None) -> Judgement:
     """The :class:`Judgement` of one case; ``recorded`` or ``measured`` is None where there is no such row."""
     if measured is None:
         return Judgement(case, "failed", "is in the record, but was not measured in this run")
@@ -52,12 +57,14 @@ def judge(case, recorded, measured):
     return Judgement(case, "passed", text)
 
 
-def percent(x):
+def percent(x: float) -> str:
     """A share as text."""
     return f"{100 * x:.1f} %"
 
 
-def compare(recorded, measured, again):
+def compare(
+    recorded: dict[str, Row], measured: dict[str, Row], again: Callable[[list[str]], dict[str, Row]]
+) -> list[Judgement]:
     """The judgements of all cases, recorded or measured, in the order of ``measured`` and then of ``recorded``.
 
     recorded, measured  case -> row
@@ -66,22 +73,24 @@ def compare(recorded, measured, again):
     """
     names = [*measured, *(case for case in recorded if case not in measured)]
     found = [judge(case, recorded.get(case), measured.get(case)) for case in names]
-    slower = [one.case for one in found if one.slower]
+    slower = [judgement.case for judgement in found if judgement.slower]
     if not slower:
         return found
     second = again(slower)
     return [
-        _settle(one, judge(one.case, recorded[one.case], second.get(one.case))) if one.slower else one for one in found
+        _settle(first, judge(first.case, recorded[first.case], second.get(first.case))) if first.slower else first
+        for first in found
     ]
 
 
-def _settle(first, second):
+def _settle(first: Judgement, second: Judgement) -> Judgement:
+    """The second judgement, with the reason of the first."""
     if second.status == "failed":
         return Judgement(first.case, "failed", f"{second.reason}; at first: {first.reason}", second.slower)
     return Judgement(first.case, second.status, f"{second.reason}; slower at first only: {first.reason}")
 
 
-def clock_notes(recorded, measured):
+def clock_notes(recorded: dict[str, Any] | None, measured: dict[str, Any] | None) -> list[str]:
     """Lines on the clocks of the two runs, for a reader of the judgements; empty when there is nothing to say.
 
     recorded, measured  ``sm_mhz``, ``max_sm_mhz`` (int or None) and ``throttled`` (list of reasons), or None

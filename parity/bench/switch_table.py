@@ -1,6 +1,7 @@
 """The table of the switches, off against on: its rows as a record holds them, and as text. Needs no device."""
 
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
@@ -9,12 +10,12 @@ class Row(NamedTuple):
 
     switch: str
     what: str
-    contexts: tuple
-    times: tuple
+    contexts: tuple[int, ...]
+    times: tuple[tuple[float, float], ...]
 
 
-def as_json(rows):
-    """The rows as evidence holds them (:class:`qsa.golden.device_records.Switch`)."""
+def as_json(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows as a record holds them (:class:`qsa.golden.device_records.Switch`)."""
     return [
         {
             "switch": row.switch,
@@ -27,19 +28,19 @@ def as_json(rows):
     ]
 
 
-def from_json(found):
+def from_json(found: Iterable[dict[str, Any]]) -> list[Row]:
     """The inverse of :func:`as_json`."""
     return [
-        Row(one["switch"], one["what"], tuple(one["contexts"]), tuple(zip(one["off_us"], one["on_us"], strict=True)))
-        for one in found
+        Row(row["switch"], row["what"], tuple(row["contexts"]), tuple(zip(row["off_us"], row["on_us"], strict=True)))
+        for row in found
     ]
 
 
-def lines(rows):
+def lines(rows: list[Row]) -> Iterator[str]:
     """The table as text, a line each; nothing without rows. All rows have the contexts of the first."""
     if not rows:
         return
     yield f"{'switch':18}{'timed':48}" + "".join(f"{f'{cells >> 10}K: off -> on':>20}" for cells in rows[0].contexts)
-    for one in rows:
-        yield f"{one.switch:18}{one.what:48}" + "".join(f"{f'{a:.1f} -> {b:.1f}':>20}" for a, b in one.times)
+    for row in rows:
+        yield f"{row.switch:18}{row.what:48}" + "".join(f"{f'{off:.1f} -> {on:.1f}':>20}" for off, on in row.times)
     yield "microseconds, median of graph replays, hot; 24 heads, int8, capacity 200,000 cells; off and on: equal bytes"

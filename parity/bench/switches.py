@@ -1,15 +1,16 @@
-"""``qsa parity verify-batch --bench``: what each switch is worth, timed on a CUDA device by graph replay.
+"""``qsa parity verify-batch --bench``: the effect of each switch, timed on a CUDA device by graph replay.
 
     python -m qsa.parity.bench.switches [--json FILE]
 
 The real geometry, int8 K/V, a capacity of 200,000 cells, contexts of 1K, 16K and 64K. Off and on are compared
-before they are timed: they give the same bytes. Medians in microseconds, hot: what is read stays in the caches as far
+before they are timed: they give the same bytes. Medians in microseconds, hot: the data stays in the caches as far
 as it fits.
 """
 
-import argparse
 import sys
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,8 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from ..checks.verify_batch import DRAFT_CELLS
-from ..checks.window_operations import CAPACITY_BLOCKS
-from . import timing
+from ..checks.verify_window import CAPACITY_BLOCKS
+from . import script, timing
 from .switch_table import Row, as_json, lines
 
 CONTEXTS = (1024, 16384, 65536)
@@ -37,7 +38,7 @@ CELLS = 4096
 """Distinct cells and keys of a pool and an index, repeated up to the capacity: making them is not what is timed."""
 
 
-def _slot(number):
+def _slot(number: int) -> tuple[Any, Any]:
     """(DeviceKV, device Index) of one slot: 200,000 cells, pages shuffled."""
     cells = CAPACITY_BLOCKS * REAL.ratio
     table = inputs.permutation(number, "bench.pages", CAPACITY_BLOCKS)
@@ -55,12 +56,12 @@ def _slot(number):
     return to_device(kv), to_device(index)
 
 
-class _Window:
+class _DeviceWindow:
     """A window of slots x rows at one context on the device, its operations and their buffers."""
 
-    def __init__(self, held, rows, context):
+    def __init__(self, held: list[tuple[Any, Any]], rows: int, context: int) -> None:
         xp, n = array_module(), len(held) * rows
-        self.kvs, self.indexes = ([one[i] for one in held] for i in range(2))
+        self.kvs, self.indexes = ([pair[i] for pair in held] for i in range(2))
         slots = np.repeat(np.arange(len(held), dtype=np.int32), rows)
         self.slots, self.slot_of, self.rows = xp.asarray(slots), slots.tolist(), rows
         self.steps = xp.asarray(step_records(context - rows + np.tile(np.arange(rows), len(held))))
@@ -74,7 +75,7 @@ class _Window:
         self.row_ids = [xp.full((1, REAL.max_width), -1, "int32") for _ in range(n)]
         self.out = xp.empty_like(self.q)
 
-    def by_row(self):
+    def by_row(self) -> None:
         """Scores, selection and attention row by row, as windows over several slots ran without the switch."""
         for row, slot in enumerate(self.slot_of):
             at, ids = slice(row, row + 1), self.row_ids[row]
@@ -82,45 +83,45 @@ class _Window:
             cuda.select(self.scores[at], self.steps[at], ids)
             cuda.attend(self.q[at], self.kvs[slot], ids, self.steps[at], out=self.out[at], schedule="step")
 
-    def as_batch(self):
+    def as_batch(self) -> None:
         """Scores once per slot, selection once, attention once over all slots' pools."""
         self.score()
         self.choose()
         cuda.attend(self.q, self.kvs, self.ids, self.steps, self.slots, self.out, schedule="multi")
 
-    def score(self):
+    def score(self) -> None:
         """Scores, once per slot."""
         for slot, index in enumerate(self.indexes):
             at = slice(slot * self.rows, (slot + 1) * self.rows)
             cuda.block_scores(self.q_idx[at], index, self.steps[at], self.scores[at])
 
-    def choose(self):
+    def choose(self) -> None:
         """Selection, once."""
         cuda.select(self.scores, self.steps, self.ids)
 
 
-class _Draft:
+class _DraftCall:
     """The draft layer's call: one row over its last 32,768 cells, in the float arithmetic's chunks of 64."""
 
-    def __init__(self, held, context):
+    def __init__(self, held: tuple[Any, Any], context: int) -> None:
         xp = array_module()
         ids = np.arange(max(0, context - DRAFT_CELLS), context, dtype=np.int32)[None]
         steps = step_records([context - 1])
         steps[:, 3] = ids.shape[1]
-        # A fixed room for ids, as an engine has it: what the merge may leave out is what the room has and the row not.
-        room = np.full((1, DRAFT_CELLS), -1, np.int32)
-        room[:, : ids.shape[1]] = ids
-        self.kv, self.ids, self.steps = held[0], xp.asarray(room), xp.asarray(steps)
+        # An array of fixed width, as an engine has it: the merge may leave out what lies behind the row's width.
+        wide = np.full((1, DRAFT_CELLS), -1, np.int32)
+        wide[:, : ids.shape[1]] = ids
+        self.kv, self.ids, self.steps = held[0], xp.asarray(wide), xp.asarray(steps)
         q = inputs.bell(1, "bench.draft", 1, REAL.n_head * REAL.head_dim, 2.0)
         self.q = xp.asarray(q.reshape(1, REAL.n_head, REAL.head_dim))
         self.out = xp.empty_like(self.q)
 
-    def attend(self):
+    def attend(self) -> None:
         """Attention in the standing schedule."""
         return cuda.attend(self.q, self.kv, self.ids, self.steps, out=self.out, arithmetic="float")
 
 
-def _timed(switch, off, on, result):
+def _timed(switch: str, off: Callable[[], object], on: Callable[[], object], result: Any) -> tuple[float, float]:
     """(off, on) in microseconds. Raises RuntimeError when the two sides do not give the same bytes."""
     times, bytes_of = [], []
     for call, value in ((off, False), (on, True)):
@@ -130,32 +131,32 @@ def _timed(switch, off, on, result):
             times.append(timing.hot(call).median)
     if bytes_of[0] != bytes_of[1]:
         raise RuntimeError(f"{switch}: off and on give different bytes: nothing is reported")
-    return tuple(times)
+    return times[0], times[1]
 
 
-def table():
+def table() -> list[Row]:
     """The rows of the table, in order."""
     held = [_slot(number) for number in range(2)]
 
-    def row(switch, what, make):
+    def row(switch: str, what: str, make: Callable[[int], tuple[Any, Any, Any]]) -> Row:
         return Row(switch, what, CONTEXTS, tuple(_timed(switch, *make(context)) for context in CONTEXTS))
 
-    def batch(rows, context):
-        w = _Window(held, rows, context)
+    def batch(rows: int, context: int) -> tuple[Any, Any, Any]:
+        w = _DeviceWindow(held, rows, context)
         return w.by_row, w.as_batch, w.out
 
-    def select(context):
-        w = _Window(held[:1], 1, context)
+    def select(context: int) -> tuple[Any, Any, Any]:
+        w = _DeviceWindow(held[:1], 1, context)
         w.score()
         return w.choose, w.choose, w.ids
 
-    def scores(context):
-        w = _Window(held[:1], 4, context)
+    def scores(context: int) -> tuple[Any, Any, Any]:
+        w = _DeviceWindow(held[:1], 4, context)
         return w.score, w.score, w.scores
 
-    def draft(context):
-        one = _Draft(held[0], context)
-        return one.attend, one.attend, one.out
+    def draft(context: int) -> tuple[Any, Any, Any]:
+        call = _DraftCall(held[0], context)
+        return call.attend, call.attend, call.out
 
     return [
         row("batch_qsa_attn", "2 slots x 1 row: scores, selection, attention", partial(batch, 1)),
@@ -166,11 +167,9 @@ def table():
     ]
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line: print the table, and write it for a record. Returns 0."""
-    parser = argparse.ArgumentParser(prog="qsa.parity.bench.switches", description=__doc__.splitlines()[0])
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args(argv)
+    arguments = script.parser("switches", __doc__).parse_args(argv)
     rows = table()
     print("\n".join(lines(rows)), flush=True)
     if arguments.json:

@@ -1,6 +1,8 @@
-"""Timing on a CUDA device: replays of captured graphs between events, hot or cold, and the row that comes of it."""
+"""Timing on a CUDA device: replays of captured graphs between events, hot or cold, and the row of a report."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ WARM_UP = 3
 
 @dataclass(frozen=True)
 class Timing:
-    """Median, 10th and 90th percentile in microseconds, and the contract: what was measured how."""
+    """Median, 10th and 90th percentile in microseconds, and the contract: how they were measured."""
 
     median: float
     p10: float
@@ -22,31 +24,31 @@ class Timing:
     contract: str
 
     @classmethod
-    def of(cls, times, contract):
+    def of(cls, times: Sequence[float], contract: str) -> "Timing":
         """Of a list of microseconds. Raises ValueError on an empty list or a time that is not above 0."""
-        times = np.asarray(times, np.float64)
-        if not times.size or not (times > 0).all():
-            raise ValueError(f"times = {times.tolist()}: must be microseconds above 0")
-        p10, median, p90 = (float(x) for x in np.percentile(times, (10, 50, 90)))
+        found = np.asarray(times, np.float64)
+        if not found.size or not (found > 0).all():
+            raise ValueError(f"times = {found.tolist()}: must be microseconds above 0")
+        p10, median, p90 = (float(x) for x in np.percentile(found, (10, 50, 90)))
         return cls(median, p10, p90, contract)
 
 
-def hot(call, launches=HOT_LAUNCHES, replays=HOT_REPLAYS):
+def hot(call: Callable[[], Any], launches: int = HOT_LAUNCHES, replays: int = HOT_REPLAYS) -> Timing:
     """:class:`Timing` of ``call``, which launches on the current stream: a graph that holds it ``launches`` times,
-    replayed; what it reads stays in the caches as far as it fits. Times are per launch."""
+    replayed; the data that it reads stays in the caches as far as it fits. Times are per launch."""
     graph = Graph(lambda: _repeated(call, launches))
     times = [_between(graph, lambda: None) / launches for _ in range(WARM_UP + replays)]
     return Timing.of(times[WARM_UP:], f"hot, graph of {launches} launches, median of {replays}")
 
 
-def cold(call, replays=COLD_REPLAYS):
+def cold(call: Callable[[], Any], replays: int = COLD_REPLAYS) -> Timing:
     """:class:`Timing` of ``call``, once in a graph; before each replay twice the L2 cache is written, which leaves
     nothing of ``call``'s data there. Nothing is subtracted: the time holds a graph's launch."""
     cupy = compiler.array_module()
     flood = cupy.zeros(max(1, 2 * compiler.properties().l2 // 4), "int32")
     graph = Graph(call)
 
-    def evict():
+    def evict() -> None:
         with graph.stream:
             flood.fill(1)
 
@@ -54,17 +56,17 @@ def cold(call, replays=COLD_REPLAYS):
     return Timing.of(times[WARM_UP:], f"cold, graph of 1 launch, median of {replays}")
 
 
-def _repeated(call, launches):
+def _repeated(call: Callable[[], Any], launches: int) -> bool:
     """Call so many times; False at the first refusal."""
     return all(call() is not False for _ in range(launches))
 
 
-def _between(graph, before):
+def _between(graph: Graph, before: Callable[[], None]) -> float:
     """Microseconds on the device of one replay; ``before`` is enqueued in front of it and not timed."""
     cupy = compiler.array_module()
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     before()
-    # On its own stream a replay has no other to wait for, so nothing else is between the events.
+    # On its own stream a replay waits for no other work, so only the replay is between the events.
     with graph.stream:
         start.record()
         graph.replay()
@@ -73,8 +75,8 @@ def _between(graph, before):
     return cupy.cuda.get_elapsed_time(start, end) * 1e3
 
 
-def row(case, timing, limit, limit_timing):
-    """The row of a case with a right result, as :class:`qsa.golden.device_records.Row` says.
+def row(case: str, timing: Timing, limit: str, limit_timing: Timing) -> dict[str, Any]:
+    """The row of a case with a right result, with the fields of :class:`qsa.golden.device_records.Row`.
 
     timing        :class:`Timing` of the case; its contract is the row's
     limit         what the limit is, in words
@@ -93,7 +95,7 @@ def row(case, timing, limit, limit_timing):
     return {"case": case, "contract": timing.contract, "correct": True, "limit": limit, **rounded}
 
 
-def wrong(case, limit):
+def wrong(case: str, limit: str) -> dict[str, Any]:
     """The row of a case with a wrong result: it was not timed."""
     times = dict.fromkeys(("median_us", "p10_us", "p90_us", "limit_us", "share"))
     return {"case": case, "contract": "not timed", "correct": False, "limit": limit, **times}

@@ -5,9 +5,12 @@ on K and V before quantisation; what it holds to the bound is the excess over ``
 float64 and no kernel's fault. A failure of the exact arithmetic also names the stage or the likely cause.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
-from qsa.golden import case, inputs
+from qsa.golden import inputs
 from qsa.reference.append_index import append_index
 from qsa.reference.append_kv import append_kv
 from qsa.reference.block_scores import block_scores
@@ -17,28 +20,24 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV, read_kv
 
-from ..backend import UnsupportedError
-from ..compare.comparison import equal, error, most, relative_error, verdict
+from ..backend import Backend, UnsupportedError
+from ..compare.comparison import Comparison, equal, error, most, relative_error, verdict
 from ..compare.localise import explain
 from . import attend_inputs as data
 
-_SEEDS = range(2**63)
-_FORMATS = (*EXACT_FORMATS, "fp16")
-_TAILS = range(4)
-
 OPERATIONS = {
     "attend": {
-        "format": _FORMATS,
+        "format": data.FORMATS,
         "scores": tuple(data.SCORES),
         "context": range(2**24 + 1),
-        "rows": range(1, 9),
-        "tail": _TAILS,
-        "seed": _SEEDS,
+        "rows": data.ROWS,
+        "tail": data.TAILS,
+        "seed": data.SEEDS,
     },
-    "corners": {"format": EXACT_FORMATS, "rows": range(1, 9), "seed": _SEEDS},
-    "append_kv": {"format": _FORMATS, "rows": range(1, 65), "seed": _SEEDS},
-    "append_index": {"context": range(1, 2**16 + 1), "seed": _SEEDS},
-    "block_scores": {"context": range(2**20 + 1), "rows": range(1, 9), "tail": _TAILS, "seed": _SEEDS},
+    "corners": {"format": EXACT_FORMATS, "rows": data.ROWS, "seed": data.SEEDS},
+    "append_kv": {"format": data.FORMATS, "rows": range(1, 65), "seed": data.SEEDS},
+    "append_index": {"context": range(1, 2**16 + 1), "seed": data.SEEDS},
+    "block_scores": {"context": range(2**20 + 1), "rows": data.ROWS, "tail": data.TAILS, "seed": data.SEEDS},
 }
 
 ORDINARY = {"int8": 1e-6, "k8v4": 1e-6, "q4_0": 2e-6}
@@ -53,36 +52,31 @@ SCORE_ROUNDINGS = 13
 """On the way to one block score in the lane tree: product 1, lane 3, butterfly 5, heads 3, bonus of the tail 1."""
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
-    for format in EXACT_FORMATS if arithmetic == "exact" else _FORMATS:
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
+    for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
         # Widths 1, 63, 64, 65, 500; then 2051, and 1024, 2049 and 2048 over contexts of 1K, 64K and 1M.
         for context, tail, rows in ((0, 1, 1), (60, 3, 1), (64, 0, 1), (64, 1, 2), (500, 0, 2)):
-            yield _case("attend", format=format, scores="ordinary", context=context, rows=rows, tail=tail, seed=1)
+            yield dict(op="attend", format=format, scores="ordinary", context=context, rows=rows, tail=tail, seed=1)
         for kind in data.SCORES:
-            yield _case("attend", format=format, scores=kind, context=16384, rows=4, tail=3, seed=2)
+            yield dict(op="attend", format=format, scores=kind, context=16384, rows=4, tail=3, seed=2)
         for context, tail in ((1024, 0), (65536, 1), (1048576, 0)):
-            yield _case("attend", format=format, scores="ordinary", context=context, rows=2, tail=tail, seed=3)
+            yield dict(op="attend", format=format, scores="ordinary", context=context, rows=2, tail=tail, seed=3)
         if arithmetic == "exact":
-            yield _case("corners", format=format, rows=3, seed=7)
-        yield _case("append_kv", format=format, rows=16, seed=4)
-    yield _case("append_index", context=2048, seed=5)
+            yield dict(op="corners", format=format, rows=3, seed=7)
+        yield dict(op="append_kv", format=format, rows=16, seed=4)
+    yield dict(op="append_index", context=2048, seed=5)
     for context, rows, tail in ((0, 1, 3), (1024, 1, 0), (16384, 4, 2), (65536, 8, 1)):
-        yield _case("block_scores", context=context, rows=rows, tail=tail, seed=6)
+        yield dict(op="block_scores", context=context, rows=rows, tail=tail, seed=6)
 
 
-def _case(op, **recipe):
-    recipe = {"op": op, **recipe}
-    return case.format("accuracy", recipe), recipe
-
-
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     return _CHECKS[recipe["op"]](backend, recipe)
 
 
-def _attend(backend, recipe):
-    w = data.window(recipe)
+def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    w = data.attend_inputs(recipe)
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     expected, original = data.truth(w), data.original_truth(w)
     bound, reason = data.float_bound(w, expected)
@@ -97,7 +91,7 @@ def _attend(backend, recipe):
         same = equal("attend: bytes", right, got)
         if not (kernel.passed and same.passed):
             found[0] = kernel.noted(*explain(backend, w, right, got))
-        # Of an output that is wrong by more than rounding the error says more than the count of its elements.
+        # Where an output is wrong by more than rounding, the error tells a reader more than the count of its elements.
         found += [same] if kernel.passed else []
     return found
 
@@ -107,7 +101,7 @@ CORNERS = ("zero", "subnormal", "huge", "large", "tiny", "nan", "inf", "sparse",
 them around it: another limit makes equals of other cells."""
 
 
-def _corner(kind, q):
+def _corner(kind: str, q: np.ndarray) -> np.ndarray:
     """``q`` [head_dim] float32 as one of :data:`CORNERS`."""
     if kind in ("nan", "inf"):
         return np.where(np.arange(len(q)) == 77, np.float32(kind), q)
@@ -117,12 +111,12 @@ def _corner(kind, q):
     return np.ldexp(q.astype(np.float64), power).astype(np.float32)
 
 
-def _corners(backend, recipe):
+def _corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Queries and scales that ordinary inputs do not have, 77 cells, a -1 among the ids, held to the exact bytes."""
     if backend.arithmetic != "exact":
         raise UnsupportedError("corners: held to the bytes of the exact arithmetic alone")
     rows, seed, n = recipe["rows"], recipe["seed"], 77
-    w = data.window({"format": recipe["format"], "context": n - 1, "rows": rows, "tail": 1, "seed": seed})
+    w = data.attend_inputs({"format": recipe["format"], "context": n - 1, "rows": rows, "tail": 1, "seed": seed})
     q, ids = w.q.copy(), w.ids.copy()
     for row in range(rows):
         for head in range(REAL.n_head):
@@ -145,7 +139,7 @@ def _corners(backend, recipe):
     return [equal("attend: corners", right, got), equal("attend: bits of the NaN", *bits, ("element",))]
 
 
-def _total(original, expected, got, bound):
+def _total(original: np.ndarray, expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> Comparison:
     """The error against ``original`` by which ``got`` exceeds that of ``expected``, of the worst row and head.
     ``bound`` is the kernel's."""
     quantisation, total = relative_error(original, expected), relative_error(original, got)
@@ -162,7 +156,7 @@ def _total(original, expected, got, bound):
     )
 
 
-def _append_kv(backend, recipe):
+def _append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     rows, seed, page = recipe["rows"], recipe["seed"], 4
     shape = (rows, REAL.n_head_kv, REAL.head_dim)
     k, v = (inputs.bell(seed, f"accuracy.{side}", rows, shape[1] * shape[2]).reshape(shape) for side in "kv")
@@ -183,7 +177,7 @@ def _append_kv(backend, recipe):
     ]
 
 
-def _key_twin(raw, index):
+def _plain_keys(raw: np.ndarray, index: Index) -> np.ndarray:
     """float32 pooled keys [blocks, idx_dim] as plain NumPy makes them: how hard these keys are for float32."""
     g = index.geometry
     x = raw.reshape(-1, g.ratio, g.idx_dim).mean(axis=1, dtype=np.float32)
@@ -194,7 +188,7 @@ def _key_twin(raw, index):
     return x
 
 
-def _append_index(backend, recipe):
+def _append_index(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     context, seed = recipe["context"], recipe["seed"]
     raw = inputs.bell(seed, "accuracy.raw", context, REAL.idx_dim)
     weight = 1 + inputs.uniform(seed, "accuracy.weight", 1, REAL.idx_dim)[0]
@@ -203,8 +197,8 @@ def _append_index(backend, recipe):
     expected, got = (Index(blocks + 1, weight, dtype=dtype) for dtype in (np.float64, np.float32))
     append_index(raw, steps, expected)
     got = backend.append_index(raw, steps, got)
-    twin = _key_twin(raw[: blocks * REAL.ratio], got)
-    own = relative_error(expected.pooled[:blocks], twin)
+    plain = _plain_keys(raw[: blocks * REAL.ratio], got)
+    own = relative_error(expected.pooled[:blocks], plain)
     bound = 4 * own + data.SLACK
     reason = f"4 x the error of plain float32 on the same key, {own.max(initial=0):.2g} at most, and 2^-22 of slack"
     right, held, most_of_all = expected.pooled[:blocks], got.pooled[:blocks], bound.max(initial=data.SLACK)
@@ -214,16 +208,16 @@ def _append_index(backend, recipe):
     open_cells = context % REAL.ratio
     if open_cells:
         tail, kept = raw[context - open_cells :], got.tail[:open_cells]
-        found.append(equal("append_index: tail", tail, kept, ("place", "dim"), "raw keys are kept unrounded"))
+        found.append(equal("append_index: tail", tail, kept, ("cell", "dim"), "raw keys are kept unrounded"))
     return found
 
 
-def _block_scores(backend, recipe):
+def _block_scores(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     rows, seed, end = recipe["rows"], recipe["seed"], recipe["context"] + recipe["tail"]
     index = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
     index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
     index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
-    # The slot behind the last complete block is not to be read: the dead key stands for it.
+    # The key behind the last complete block must not be read: the dead key is used instead.
     index.pooled[end // REAL.ratio] = np.nan
     q = inputs.bell(seed, "accuracy.q_idx", rows, REAL.idx_heads * REAL.idx_dim)
     q = q.reshape(rows, REAL.idx_heads, REAL.idx_dim)
@@ -237,12 +231,12 @@ def _block_scores(backend, recipe):
         scale = (np.abs(keys) @ np.abs(q[row].astype(np.float64)).T).sum(axis=1)
         scale[n_bid] += abs(expected[row, n_bid])
         seen = slice(0, n_bid + 1)
-        one = error(f"block_scores: row {row}", expected[row, seen], got[row, seen], bound, reason, ("block",), scale)
-        comparisons.append(one)
+        name = f"block_scores: row {row}"
+        comparisons.append(error(name, expected[row, seen], got[row, seen], bound, reason, ("block",), scale))
     return comparisons
 
 
-_CHECKS = {
+_CHECKS: dict[str, Callable[[Backend, dict[str, Any]], list[Comparison]]] = {
     "attend": _attend,
     "corners": _corners,
     "append_kv": _append_kv,

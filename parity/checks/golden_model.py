@@ -1,22 +1,27 @@
 """The golden model over the backend under test, and texts from the engine on it.
 
-Of our own backends the whole model runs there, layers included. Somebody's own module lends the model ``block_scores``,
-``select`` and ``attend``, as far as it has them; the rest is the CPU backend's. So a kernel is held to whole texts
+One of our own backends runs the whole model, layers included. Of any other module the model takes ``block_scores``,
+``select`` and ``attend``, as far as it has them, and the rest from the CPU backend. So a kernel is held to whole texts
 before there is an engine around it.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine
+from qsa.engine import Drafting, Engine, Request
 from qsa.engine.load import BACKENDS, load_model
 from qsa.golden.families import text
 from qsa.kernels import cpu
 from qsa.model.float_model import FloatModel
 from qsa.model.generate import Text
 from qsa.model.text_model import ExactModel
+from qsa.reference.geometry import Geometry
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
 
@@ -24,73 +29,86 @@ CAPACITY = (16 << 10) + 1024 + 8
 """Cells of a slot: the longest prompt, the longest answer, a window."""
 
 
-def model(backend):
+def model(backend: Backend) -> Any:
     """The golden model (``reference.exact.model.TextModel``) over ``backend`` (:class:`~.backend.Backend`), in its
     arithmetic; the last two are kept. Raises UnsupportedError where the backend has no operation that a model calls."""
     return _model(backend.name, backend.arithmetic)
 
 
 @lru_cache(maxsize=2)
-def _model(name, arithmetic):
+def _model(name: str, arithmetic: str) -> Any:
     backend = Backend(name, arithmetic)
     own = {operations: name for name, operations in BACKENDS.items()}
     if name in own:
         return load_model(text.MODEL, own[name], arithmetic)
-    borrowed = [each for each in ("block_scores", "select", "attend") if backend.has(each)]
+    borrowed = [operation for operation in ("block_scores", "select", "attend") if backend.has(operation)]
     if not borrowed:
         raise UnsupportedError("model: the backend has none of block_scores, select, attend")
-    operations = {each: getattr(cpu, each) for each in cpu.__all__} | {each: _lent(backend, each) for each in borrowed}
+    operations = {name: getattr(cpu, name) for name in cpu.__all__}
+    operations |= {name: _operation(backend, name) for name in borrowed}
     kind = ExactModel if arithmetic == "exact" else FloatModel
-    return kind(*text.tensors(), backend=SimpleNamespace(**operations))
+    config, tensors = text.tensors()
+    return kind(config, tensors, backend=SimpleNamespace(**operations))
 
 
-def _lent(backend, name):
-    """``backend``'s operation as the model calls it: with the place for the result, which may be wider."""
+def _operation(backend: Backend, name: str) -> Callable[..., Any]:
+    """``backend``'s operation as the model calls it: with an array for the result, which may be wider."""
 
-    def block_scores(q_idx, index, steps, out):
+    def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray) -> None:
         out[...] = backend.block_scores(q_idx, index, steps)
 
-    def select(scores, steps, ids, rule, geometry):
+    def select(scores: np.ndarray, steps: np.ndarray, ids: np.ndarray, rule: str, geometry: Geometry) -> None:
         found = backend.select(scores, steps, rule, geometry)[:, : ids.shape[1]]
         ids[:, : found.shape[1]], ids[:, found.shape[1] :] = found, -1
 
-    def attend(q, kv, ids, steps, slots=None, out=None, arithmetic=None):
+    def attend(
+        q: np.ndarray,
+        kv: PagedKV | list[PagedKV],
+        ids: np.ndarray,
+        steps: np.ndarray,
+        slots: np.ndarray | None = None,
+        out: np.ndarray | None = None,
+        arithmetic: str | None = None,
+    ) -> np.ndarray:
         if isinstance(kv, list) and len(kv) == 1:
-            kv, slots = kv[0], None  # a module need not know of slots
+            kv, slots = kv[0], None  # a module may lack the argument `slots`
         found = backend.attend(q, kv, ids, steps, slots)
         if out is None:
             return found
         out[...] = found
         return out
 
-    return {"block_scores": block_scores, "select": select, "attend": attend}[name]
+    operations: dict[str, Callable[..., Any]] = {"block_scores": block_scores, "select": select, "attend": attend}
+    return operations[name]
 
 
 @lru_cache(maxsize=2)
-def _engine(name, arithmetic, slots):
-    """An Engine of the golden model with room for every one of the seven. It is kept: what it captured is replayed, and
-    a slot's next text begins where another one ended."""
+def _engine(name: str, arithmetic: str, slots: int) -> Engine:
+    """An Engine of the golden model whose slots hold any of the seven computations. It is kept, so that captured
+    programs are replayed and a slot's next text follows another one."""
     return Engine(_model(name, arithmetic), slots=slots, capacity=CAPACITY)
 
 
-def check_windows(request):
-    """Raises what ended ``request``, or what made a window of it run again: row by row the text is right, but then
-    there was no window."""
+def check_windows(request: Request) -> None:
+    """Raises the error that ended ``request``, or that made a window of it run again row by row: the text is right
+    then, but no window made it."""
     for error in (request.error, request.window_error):
         if error is not None:
             raise error
 
 
-def text_of(engine, request):
-    """The :class:`Text` of a request that ``engine`` has ended and whose slot no other has taken. Raises what any of
-    its windows raised."""
+def text_of(engine: Engine, request: Request) -> Text:
+    """The :class:`Text` of a request that ``engine`` has ended and whose slot no other request has taken. Raises what
+    any of its windows raised."""
     check_windows(request)
-    # The last token is a row like any other: what it says of the next one hangs on all that the slot holds.
+    # The logits of the last token depend on all that the slot holds.
     output = engine.runner.run([np.array(request.tokens[-1:])], [engine.slots[request.slot]])
     return Text(np.array(request.tokens, np.int32), engine.runner.logits(output.x)[0])
 
 
-def texts(backend, wanted, spec=1, tokens=None, **options):
+def texts(
+    backend: Backend, wanted: list[dict[str, Any]], spec: int = 1, tokens: int | None = None, **options: Any
+) -> tuple[list[Text], list[Request]]:
     """(texts, requests): for every one of ``wanted`` (arguments of ``reference.exact.generate.generate`` behind the
     model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
 

@@ -4,16 +4,20 @@ The case string of a golden is its recipe. On a mismatch the record names the bl
 same recipe, so that the first wrong element can be shown too.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 
 from qsa.golden import case
 from qsa.golden.families import FAMILIES, grid, produce
-from qsa.golden.record import GoldenError
+from qsa.golden.record import GoldenError, Produced
 from qsa.golden.store import Store
 
-from ..backend import UnsupportedError
-from ..compare.comparison import equal, verdict
+from ..backend import Backend, UnsupportedError
+from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
 from . import golden_model
@@ -21,42 +25,43 @@ from . import golden_model
 AXES = {
     "out": ("row", "head", "dim"),
     "attention": ("row", "head", "dim"),
-    "ids": ("row", "place"),
+    "ids": ("row", "index"),
     "scores": ("row", "block"),
     "pooled": ("block", "dim"),
 }
-"""Names of the axes of outputs; of the others the first is a row."""
+"""Output -> names of its axes; the first axis of any other output is the row."""
 
 ATTENTION = ("attend", "verify_batch", "text")
-"""Families whose outputs depend on the arithmetic of ``attend``: stored in the exact one."""
+"""Families whose outputs depend on the arithmetic of ``attend``: their goldens are made in the exact one."""
 
 
 @cache
-def _names():
+def _names() -> dict[str, str]:
     """Case string -> name of every golden of the grid and of the folder, in the order of the names."""
     store = Store()
     known = grid() | {name: store.load(name).case for name in store.names()}
     return {known[name]: name for name in sorted(known)}
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every golden of the grid and of the folder, in the order of their names."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every golden of the grid and of the folder, in the order of their names, with the ``family``."""
     for text in _names():
         family, recipe = case.parse(text)
         # Modules of their own hold these: verify-batch and seven.
         if family not in ("verify_batch", "text"):
-            yield text, {"family": family, **recipe}
+            yield {"family": family, **recipe}
 
 
-def check(backend, recipe):
-    """The comparisons of one golden; of a recipe that has none, with the reference."""
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    """The comparisons of one golden; a recipe without a golden is compared with the reference."""
     family = recipe["family"]
     recipe = {key: value for key, value in recipe.items() if key != "family"}
     if family in ATTENTION and backend.arithmetic != "exact":
         raise UnsupportedError("goldens: attention is stored in the exact arithmetic")
-    text, produced = case.format(family, recipe), []
+    text = case.format(family, recipe)
+    produced: list[Produced] = []
 
-    def produce_here(family, recipe):
+    def produce_here(family: str, recipe: dict[str, Any]) -> Produced:
         produced.append(produce(family, recipe, compute={family: _compute(backend, family)}))
         return produced[-1]
 
@@ -72,27 +77,29 @@ def check(backend, recipe):
     return [found] if found.passed else [found, *_in_full(backend, family, recipe, produced[-1])]
 
 
-def _compute(backend, family):
-    """What takes the reference's place: the operation of that name, a text of the engine's, or the backend itself for a
+def _compute(backend: Backend, family: str) -> Any:
+    """The replacement of the reference: the operation of that name, a text by the engine, or the backend itself for a
     family of several operations."""
     if family == "text":
         return lambda **given: golden_model.texts(backend, [given])[0][0]
     return getattr(backend, family, backend)
 
 
-def _in_full(backend, family, recipe, produced):
+def _in_full(backend: Backend, family: str, recipe: dict[str, Any], produced: Produced) -> list[Comparison]:
     """Every output against the reference's own, element by element."""
     right = produce(family, recipe).outputs
     found = []
     for name, expected in right.items():
         got = produced.outputs[name]
-        one = equal(f"{family}: {name}", expected, got, AXES.get(name, ("row", "axis 1", "axis 2")))
-        explained = () if one.passed else _explained(backend, family, recipe, name, expected, got)
-        found.append(one.noted(*explained))
+        comparison = equal(f"{family}: {name}", expected, got, AXES.get(name, ("row", "axis 1", "axis 2")))
+        explained = () if comparison.passed else _explained(backend, family, recipe, name, expected, got)
+        found.append(comparison.noted(*explained))
     return found
 
 
-def _explained(backend, family, recipe, name, expected, got):
+def _explained(
+    backend: Backend, family: str, recipe: dict[str, Any], name: str, expected: np.ndarray, got: np.ndarray
+) -> tuple[str, ...]:
     """Notes on a wrong output, where there is more to say than its elements."""
     if got.shape != expected.shape or name not in ("ids", "out"):
         return ()

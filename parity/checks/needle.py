@@ -1,20 +1,21 @@
-"""``needle``: facts hidden in filler at several depths, asked for at the end; the answer must hold the code word.
+"""``needle``: facts hidden in filler at several depths, and a question at the end; the answer must hold the code word.
 
-4K and 16K tokens stand to the golden model's budget of 256 cells as 32K and 128K to the real one's 2,048. A length is
-read once; every question then goes on from a copy of the slot.
+4K and 16K tokens are 16 and 64 times the golden model's budget of 256 cells, as 32K and 128K are of the real model's
+2,048. Each length is read once; every question then goes on from a copy of the slot.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from qsa.engine import Slot
 from qsa.engine.graph_runner import make_runner
-from qsa.golden import case
 from qsa.golden.families import text
 
 from ..backend import Backend
-from ..compare.comparison import verdict
+from ..compare.comparison import Comparison, verdict
 from . import golden_model
 
 LENGTHS = (4096, 16384)
@@ -26,16 +27,15 @@ CHUNK = 1024
 OPERATIONS = {"find": {"context": LENGTHS, "depth": DEPTHS}}
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
     for context in LENGTHS:
         for depth in DEPTHS:
-            recipe = {"op": "find", "context": context, "depth": depth}
-            yield case.format("needle", recipe), recipe
+            yield {"op": "find", "context": context, "depth": depth}
 
 
 @lru_cache(maxsize=1)
-def _read(name, arithmetic, context):
+def _read(name: str, arithmetic: str, context: int) -> tuple[Any, Slot]:
     """(runner, slot that has read the haystack of ``context`` tokens)."""
     model = golden_model.model(Backend(name, arithmetic))
     ids = np.frombuffer(text.haystack(context, DEPTHS)[0], np.uint8).astype(np.int64)
@@ -45,7 +45,7 @@ def _read(name, arithmetic, context):
     return runner, slot
 
 
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparison of one case."""
     runner, read = _read(backend.name, backend.arithmetic, recipe["context"])
     needle = text.haystack(recipe["context"], DEPTHS)[1][recipe["depth"]]
@@ -55,8 +55,8 @@ def check(backend, recipe):
         token = int(runner.logits(runner.run([rows], [slot]).x[-1:])[0].argmax())
         answer.append(token)
         rows = np.array([token])
-    said = answer.decode(errors="replace").splitlines()[0] if answer.strip() else ""
+    first_line = answer.decode(errors="replace").splitlines()[0] if answer.strip() else ""
     found = needle.word.encode() in bytes(answer)
     name = f"needle at {recipe['depth']} % of {recipe['context']}"
-    notes = (f"asked: {needle.question}", f"hidden: {needle.word}; said: {said}")
+    notes = (f"question: {needle.question}", f"hidden: {needle.word}; answer: {first_line}")
     return [verdict(name, int(not found), 0, "a code word is in the answer or it is not", size=1, notes=notes)]

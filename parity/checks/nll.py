@@ -5,23 +5,24 @@ log-likelihood stays below 0.005 nats, with its paired standard error, percentil
 position whose most probable token changes. In the exact arithmetic the switch changes no byte.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
 from qsa.engine import teacher_forced
 from qsa.engine.score import log_probabilities
-from qsa.golden import case
 from qsa.golden.families import text
+from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import override
 
 from ..backend import Backend, UnsupportedError
-from ..compare.comparison import equal, verdict
+from ..compare.comparison import Comparison, equal, verdict
 from . import golden_model
 
 AGAINST = ("split", "float")
 POSITIONS = 8192
-WINDOW = 8
 BOUND = 0.005
 REASON = "the proposals' own bound for a change of rounding, in nats"
 
@@ -34,33 +35,32 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
     for held_out in text.HELD_OUT:
         for against in AGAINST if arithmetic == "exact" else ("split",):
-            recipe = {"op": "score", "set": held_out, "against": against, "positions": POSITIONS}
-            yield case.format("nll", recipe), recipe
+            yield {"op": "score", "set": held_out, "against": against, "positions": POSITIONS}
 
 
 @lru_cache(maxsize=4)
-def _logits(name, arithmetic, held_out, positions, split):
+def _logits(name: str, arithmetic: str, held_out: str, positions: int, split: bool) -> np.ndarray:
     """Logits float32 [positions, vocab] of the rows of a held-out text."""
     model = golden_model.model(Backend(name, arithmetic))
     ids = text.held_out(held_out)[: positions + 1]
     with override(split_attn=split):
-        return np.concatenate([logits for _, logits in teacher_forced(model, ids, WINDOW)])
+        return np.concatenate([logits for _, logits in teacher_forced(model, ids, WINDOW_ROWS)])
 
 
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
-    asked = recipe["set"], recipe["positions"]
-    standing = _logits(backend.name, backend.arithmetic, *asked, False)
+    source = recipe["set"], recipe["positions"]
+    standing = _logits(backend.name, backend.arithmetic, *source, False)
     if recipe["against"] == "float":
         if backend.name == "exact" or backend.arithmetic == "float":
             raise UnsupportedError(f"nll: {backend.name}, {backend.arithmetic}: no float arithmetic to hold against it")
-        changed = _logits(backend.name, "float", *asked, False)
+        changed = _logits(backend.name, "float", *source, False)
     else:
-        changed = _logits(backend.name, backend.arithmetic, *asked, True)
+        changed = _logits(backend.name, backend.arithmetic, *source, True)
     name = f"nll of {recipe['set']}: {recipe['against']}"
     next_ids = text.held_out(recipe["set"])[1 : recipe["positions"] + 1]
     found = [difference(name, standing, changed, next_ids)]
@@ -69,8 +69,8 @@ def check(backend, recipe):
     return found
 
 
-def difference(name, standing, changed, next_ids):
-    """The comparison of two models' logits float32 [n, vocab] on the tokens ``next_ids`` [n] that really follow."""
+def difference(name: str, standing: np.ndarray, changed: np.ndarray, next_ids: np.ndarray) -> Comparison:
+    """The comparison of two models' logits float32 [n, vocab] on the tokens ``next_ids`` [n] of the text."""
     a, b = log_probabilities(standing), log_probabilities(changed)
     rows = np.arange(len(next_ids))
     gain = a[rows, next_ids] - b[rows, next_ids]

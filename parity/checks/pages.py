@@ -1,82 +1,81 @@
-"""``pages``: attention sees logical cells alone, whatever the page size, the order of the pages and what lies around.
+"""``pages``: attention depends on logical cells alone, whatever the page size, the order of the pages and other cells.
 
-Every place of the pool that no row selects is poisoned (codes at the limit, NaN scales), pages besides those of the
-table too, so are the query of an unused row and the ids behind a row's width. Cells of pages that are not resident are
-not selected.
+Every cell of the pool that no row selects is poisoned (codes at the limit, NaN scales). So are the pages outside the
+table, the query of an unused row and the ids behind a row's width. Cells of pages that are not resident do not count.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from qsa.golden import case, inputs
+from qsa.golden import inputs
 from qsa.reference.append_kv import append_kv
 from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV
 
-from ..compare.comparison import equal, error
+from ..backend import Backend
+from ..compare.comparison import Comparison, equal, error
 from ..compare.localise import explain
 from . import attend_inputs as data
 
 PAGES = (1, 4, 64, 512)
 ORDERS = ("identity", "reversed", "shuffled")
 MISSING = ("none", "first", "middle", "last", "all")
-_FORMATS = (*EXACT_FORMATS, "fp16")
 
 OPERATIONS = {
     "attend": {
-        "format": _FORMATS,
+        "format": data.FORMATS,
         "page": PAGES,
         "order": ORDERS,
         "missing": MISSING,
         "context": range(2**20 + 1),
-        "tail": range(4),
-        "seed": range(2**63),
+        "tail": data.TAILS,
+        "seed": data.SEEDS,
     },
     "append_kv": {
-        "format": _FORMATS,
+        "format": data.FORMATS,
         "page": PAGES,
         "order": ORDERS,
         "missing": MISSING,
         "rows": range(1, 65),
-        "seed": range(2**63),
+        "seed": data.SEEDS,
     },
 }
 
 SPARE = 3
-"""Pages of the pool that no table leads to."""
+"""Pages of the pool that are in no table."""
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
-    for format in EXACT_FORMATS if arithmetic == "exact" else _FORMATS:
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
+    for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
         for number, page in enumerate(PAGES):
             for order in ORDERS:
                 missing = "none" if order != "shuffled" else MISSING[1 + number]
-                yield _case(
-                    "attend", format=format, page=page, order=order, missing=missing, context=4092, tail=2, seed=1
+                yield dict(
+                    op="attend", format=format, page=page, order=order, missing=missing, context=4092, tail=2, seed=1
                 )
         for missing in MISSING:
-            yield _case("attend", format=format, page=4, order="shuffled", missing=missing, context=300, tail=2, seed=2)
+            yield dict(
+                op="attend", format=format, page=4, order="shuffled", missing=missing, context=300, tail=2, seed=2
+            )
         for page, order, missing in ((1, "shuffled", "middle"), (4, "reversed", "last"), (64, "shuffled", "none")):
-            yield _case("append_kv", format=format, page=page, order=order, missing=missing, rows=21, seed=3)
+            yield dict(op="append_kv", format=format, page=page, order=order, missing=missing, rows=21, seed=3)
 
 
-def _case(op, **recipe):
-    recipe = {"op": op, **recipe}
-    return case.format("pages", recipe), recipe
-
-
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     return (_attend if recipe["op"] == "attend" else _append_kv)(backend, recipe)
 
 
-def _remove(table, missing):
+def _remove(table: np.ndarray, missing: str) -> np.ndarray:
     """``table`` without the physical page of its first, middle or last resident page, all of them, or none."""
     table = table.copy()
     resident = np.flatnonzero(table >= 0)
-    gone = {
+    gone: dict[str, Any] = {
         "none": [],
         "first": resident[:1],
         "middle": resident[len(resident) // 2 :][:1],
@@ -87,9 +86,9 @@ def _remove(table, missing):
     return table
 
 
-def _with_unused_row(w):
-    """The window with an unused row (position -1) between its two, whose query is NaN. Behind every row's width stands
-    a cell that it does not select though its page is resident, where there is one."""
+def _with_unused_row(w: data.AttendInputs) -> data.AttendInputs:
+    """The inputs with an unused row (position -1) between the two rows, whose query is NaN. The id behind every row's
+    width is a cell that the row does not select though its page is resident, where there is one."""
     steps = np.insert(w.steps, 1, step_records([-1])[0], axis=0)
     q = np.insert(w.q, 1, np.nan, axis=0)
     ids = np.insert(w.ids, 1, w.ids[0], axis=0)
@@ -102,15 +101,15 @@ def _with_unused_row(w):
     return w._replace(q=q, ids=ids, steps=steps)
 
 
-def _attend(backend, recipe):
+def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     page, capacity = recipe["page"], recipe["context"] + recipe["tail"]
-    w = data.window({**recipe, "rows": 2, "page": 4})
+    w = data.attend_inputs({**recipe, "rows": 2, "page": 4})
     table = _remove(data.sparse_table(w.cells, page, capacity, recipe["order"], recipe["seed"]), recipe["missing"])
-    w = _with_unused_row(w._replace(kv=data.place(recipe["format"], page, w.cells, w.k, w.v, table, SPARE)))
+    w = _with_unused_row(w._replace(kv=data.poisoned_kv(recipe["format"], page, w.cells, w.k, w.v, table, SPARE)))
     # The same cells, one to a page, in order.
     here = w.cells[table[w.cells // page] >= 0]
-    plain = data.sparse_table(here, 1, capacity, "identity", 0)
-    plain = data.place(recipe["format"], 1, w.cells, w.k, w.v, plain)
+    plain_table = data.sparse_table(here, 1, capacity, "identity", 0)
+    plain = data.poisoned_kv(recipe["format"], 1, w.cells, w.k, w.v, plain_table)
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     if backend.arithmetic == "exact":
         standard = exact_attend(w.q, plain, w.ids, w.steps)
@@ -124,7 +123,7 @@ def _attend(backend, recipe):
     ]
 
 
-def _append_kv(backend, recipe):
+def _append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     rows, page, seed = recipe["rows"], recipe["page"], recipe["seed"]
     shape = (rows, REAL.n_head_kv, REAL.head_dim)
     k, v = (inputs.bell(seed, f"pages.{side}", rows, shape[1] * shape[2]).reshape(shape) for side in "kv")
@@ -136,9 +135,9 @@ def _append_kv(backend, recipe):
     table = _remove(table, recipe["missing"])
     none = np.zeros((0, *shape[1:]), np.float32)
 
-    def empty():
-        kv = data.place(recipe["format"], page, np.arange(0), none, none, table, SPARE)
-        host = data.place(recipe["format"], page, np.arange(0), none, none, np.arange(len(table)))
+    def empty() -> PagedKV:
+        kv = data.poisoned_kv(recipe["format"], page, np.arange(0), none, none, table, SPARE)
+        host = data.poisoned_kv(recipe["format"], page, np.arange(0), none, none, np.arange(len(table)))
         return PagedKV(kv.pool, table, host.pool)
 
     expected = empty()
@@ -150,7 +149,7 @@ def _append_kv(backend, recipe):
             for part in ("codes", "scale"):
                 ours, theirs = (getattr(getattr(getattr(kv, pool), side), part) for kv in (expected, got))
                 name = f"append_kv: {pool}, {side} {part}"
-                axes = ("page", "kv head", "place", "byte")
+                axes = ("page", "kv head", "cell", "byte")
                 if not ours.size and not theirs.size:
                     # fp16 has no scales.
                     continue

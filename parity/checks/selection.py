@@ -5,11 +5,15 @@ after the other: byte for byte against the exact arithmetic, and against float64
 cut is allowed if the two scores are within rounding of each other. Every difference is put in a class (``margins.py``).
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
-from qsa.golden import case, inputs
+from qsa.golden import inputs
 from qsa.golden.families import select as family
 from qsa.golden.recipe import window
+from qsa.kernels.ops import WINDOW_ROWS
 from qsa.reference import exact
 from qsa.reference.append_index import append_index
 from qsa.reference.block_scores import block_scores
@@ -17,8 +21,8 @@ from qsa.reference.geometry import REAL, RULES, step_records
 from qsa.reference.index import Index
 from qsa.reference.select import select
 
-from ..backend import UnsupportedError
-from ..compare.comparison import equal, verdict
+from ..backend import Backend, UnsupportedError
+from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 
 OPERATIONS = {
@@ -27,8 +31,8 @@ OPERATIONS = {
     "indexer": {
         "rule": RULES,
         "context": range(2**17 + 1),
-        "rows": range(1, 9),
-        "tail": range(4),
+        "rows": range(1, WINDOW_ROWS + 1),
+        "tail": range(REAL.ratio),
         "seed": range(2**63),
     },
 }
@@ -40,44 +44,39 @@ ROUNDING = 64 * 2.0**-24
 rotation), each at most 2^-24, with room for keys whose pooled sum cancels."""
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order; selection is the same in both arithmetics."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order; selection is the same in both arithmetics."""
     for rule in RULES:
         # n_kv 2047 to 2060: around the width at which the rules part.
         for n_kv in range(2047, 2061):
             kind = family.SCORES[n_kv % 4]
-            yield _case("select", rule=rule, scores=kind, context=n_kv - n_kv % 4, rows=1, tail=n_kv % 4, seed=1)
+            yield dict(op="select", rule=rule, scores=kind, context=n_kv - n_kv % 4, rows=1, tail=n_kv % 4, seed=1)
         for kind in family.SCORES:
             for context, rows, tail in ((16, 2, 3), (2048, 4, 0), (8192, 8, 1), (131072, 4, 2)):
-                yield _case("select", rule=rule, scores=kind, context=context, rows=rows, tail=tail, seed=2)
-            yield _case("select", rule=rule, scores=kind, context=1048576, rows=1, tail=3, seed=3)
+                yield dict(op="select", rule=rule, scores=kind, context=context, rows=rows, tail=tail, seed=2)
+            yield dict(op="select", rule=rule, scores=kind, context=1048576, rows=1, tail=3, seed=3)
         # Either side of 135,168 cells, which some kernels hold in registers, and of 2^18 blocks.
         for context, tail in ((135168, 0), (135168, 1), (160000, 2), (1200000, 1)):
-            yield _case("select", rule=rule, scores=family.SCORES[0], context=context, rows=1, tail=tail, seed=5)
+            yield dict(op="select", rule=rule, scores=family.SCORES[0], context=context, rows=1, tail=tail, seed=5)
         for context, rows in ((64, 3), (8192, 8)):
-            yield _case("unused", rule=rule, scores=family.SCORES[0], context=context, rows=rows, tail=1, seed=6)
+            yield dict(op="unused", rule=rule, scores=family.SCORES[0], context=context, rows=rows, tail=1, seed=6)
         for context, rows, tail in ((8, 2, 2), (2048, 3, 1), (8192, 4, 3)):
-            yield _case("indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
+            yield dict(op="indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
 
 
-def _case(op, **recipe):
-    recipe = {"op": op, **recipe}
-    return case.format("selection", recipe), recipe
-
-
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = {key: value for key, value in recipe.items() if key != "op"}
     return {"select": _select, "unused": _unused, "indexer": _indexer}[recipe["op"]](backend, given)
 
 
-def _select(backend, recipe):
+def _select(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     given = family.make_inputs(recipe)
     got = backend.select(**given)
     return [_ids("select", select(**given), got, given["scores"], given["steps"])]
 
 
-def _unused(backend, recipe):
+def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Every other row is one that no sequence uses, as a captured launch has them: it selects nothing."""
     given = family.make_inputs(recipe)
     given["steps"][1::2] = step_records([-1], recipe["rule"])
@@ -85,16 +84,16 @@ def _unused(backend, recipe):
     return [_ids("select: unused rows", select(**given), got, given["scores"], given["steps"])]
 
 
-def _ids(name, expected, got, scores, steps):
+def _ids(name: str, expected: np.ndarray, got: np.ndarray, scores: np.ndarray, steps: np.ndarray) -> Comparison:
     """Equal bytes of ids, and the class of every difference."""
-    found = equal(name, expected, got, ("row", "place"), "the order is total: there is one right answer")
+    found = equal(name, expected, got, ("row", "index"), "the order is total: there is one right answer")
     if found.passed or got.shape != expected.shape:
         return found
     classes = margins(expected, got, scores, steps)
     return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
 
 
-def _keys(recipe, steps):
+def _keys(recipe: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(raw [n, idx_dim], q_idx [rows, heads, idx_dim], weight [idx_dim]) float32 of an indexer case."""
     seed, n = recipe["seed"], int(steps[:, 1].max())
     raw = inputs.bell(seed, "selection.raw", n, REAL.idx_dim)
@@ -103,7 +102,7 @@ def _keys(recipe, steps):
     return raw, q.reshape(-1, REAL.idx_heads, REAL.idx_dim), weight
 
 
-def _chain(backend, recipe, steps, dtype):
+def _chain(backend: Any, recipe: dict[str, Any], steps: np.ndarray, dtype: type) -> tuple[Index, Any, Any]:
     """(index, scores, ids) of append_index, block_scores and select by ``backend``."""
     raw, q, weight = _keys(recipe, steps)
     # The rows of the window are there already, as verify windows have it: a row sees the blocks complete for it.
@@ -116,7 +115,7 @@ def _chain(backend, recipe, steps, dtype):
 
 
 class _Float64:
-    """The float64 reference in the place of a backend."""
+    """The float64 reference as a backend."""
 
     append_index = staticmethod(append_index)
     block_scores = staticmethod(block_scores)
@@ -126,7 +125,7 @@ class _Float64:
 class _Filled:
     """A backend whose missing operations are those of the exact arithmetic."""
 
-    def __init__(self, backend):
+    def __init__(self, backend: Backend) -> None:
         self.missing = [name for name in INDEXER if not backend.has(name)]
         if len(self.missing) == len(INDEXER):
             raise UnsupportedError("indexer: the backend has none of append_index, block_scores, select")
@@ -134,13 +133,13 @@ class _Filled:
             setattr(self, name, getattr(exact if name in self.missing else backend, name))
 
 
-def _indexer(backend, recipe):
+def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     steps = window(recipe)
     filled = _Filled(backend)
     index, scores, ids = _chain(filled, recipe, steps, np.float32)
     right, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
     seen = np.arange(scores.shape[1]) <= steps[:, 2:3]
-    place, blocks, open_cells = ("block", "dim"), right.max_blocks - 1, int(steps[-1, 1]) % REAL.ratio
+    blocks, open_cells = right.max_blocks - 1, int(steps[-1, 1]) % REAL.ratio
     found = [
         equal("indexer: dead", right.dead, index.dead, ("dim",)),
         equal("indexer: scores", np.where(seen, right_scores, 0), np.where(seen, scores, 0), ("row", "block")),
@@ -148,15 +147,16 @@ def _indexer(backend, recipe):
         _against_float64(recipe, steps, ids),
     ]
     if blocks:
-        found.append(equal("indexer: pooled", right.pooled[:blocks], index.pooled[:blocks], place))
+        found.append(equal("indexer: pooled", right.pooled[:blocks], index.pooled[:blocks], ("block", "dim")))
     if open_cells:
-        found.append(equal("indexer: tail", right.tail[:open_cells], index.tail[:open_cells], ("place", "dim")))
+        found.append(equal("indexer: tail", right.tail[:open_cells], index.tail[:open_cells], ("cell", "dim")))
     if filled.missing:
-        return [one.noted(f"of the exact arithmetic: {', '.join(filled.missing)}") for one in found]
+        note = f"of the exact arithmetic: {', '.join(filled.missing)}"
+        return [comparison.noted(note) for comparison in found]
     return found
 
 
-def _against_float64(recipe, steps, ids):
+def _against_float64(recipe: dict[str, Any], steps: np.ndarray, ids: np.ndarray) -> Comparison:
     """Cells that differ from a float64 indexer by more than rounding."""
     index, scores, truth = _chain(_Float64, recipe, steps, np.float64)
     _, q, _ = _keys(recipe, steps)

@@ -7,22 +7,26 @@ many of the seven stay equal is reported.
 """
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
-from qsa.golden import case
 from qsa.golden.canonical import block_digests, digest
 from qsa.golden.families import text
 from qsa.golden.recipe import name_of
 from qsa.golden.record import GoldenError
 from qsa.golden.store import Store
+from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import VARIABLES, override
+from qsa.model.generate import Text
 
-from ..compare.comparison import verdict
+from ..backend import Backend
+from ..compare.comparison import Comparison, verdict
 from . import golden_model
 
 KERNELS = tuple(name for name in VARIABLES if name != "arithmetic")
 """The switches that choose kernels."""
 
-ROWS = range(1, 9)
+ROWS = range(1, WINDOW_ROWS + 1)
 WHOLE = 0
 """``tokens`` of a case that compares all of them, and the logits behind them."""
 
@@ -43,45 +47,43 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
     if arithmetic == "float":
-        recipe = {"op": "split", "computation": "all", "tokens": WHOLE}
-        yield case.format("seven", recipe), recipe
+        yield {"op": "split", "computation": "all", "tokens": WHOLE}
         return
     for name in text.COMPUTATIONS:
-        yield _case(name, 4 if name in ANSWERS else 1, "none", WHOLE)
+        yield _text(name, 4 if name in ANSWERS else 1, "none", WHOLE)
     # Drafting after the long prompts would let the draft layer, which attends densely, read them: minutes on two cores.
-    yield _case("all", 1, "none", text.PART)
-    yield _case("answers", 2, "none", text.PART)
+    yield _text("all", 1, "none", text.PART)
+    yield _text("answers", 2, "none", text.PART)
     for spec in ROWS:
         for name in ANSWERS:
-            yield _case(name, spec, "none", text.PART)
+            yield _text(name, spec, "none", text.PART)
     for switch in KERNELS:
-        yield _case("answers", 2, switch, text.PART)
+        yield _text("answers", 2, switch, text.PART)
         for name in ANSWERS:
-            yield _case(name, 4, switch, text.PART)
+            yield _text(name, 4, switch, text.PART)
 
 
-def more_cases(arithmetic):
+def more_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
     """Every computation whole, at every window size, under every switch, and in a batch: more than half an hour on two
     cores."""
     if arithmetic == "float":
         return
     for switch in ("none", *KERNELS):
-        yield _case("all", 2, switch, WHOLE)
+        yield _text("all", 2, switch, WHOLE)
         for spec in ROWS if switch == "none" else (4,):
             for name in text.COMPUTATIONS:
                 if (name in ANSWERS, spec, switch) not in ((True, 4, "none"), (False, 1, "none")):
-                    yield _case(name, spec, switch, WHOLE)
+                    yield _text(name, spec, switch, WHOLE)
 
 
-def _case(name, spec, switch, tokens):
-    recipe = {"op": "text", "computation": name, "spec": spec, "switch": switch, "tokens": tokens}
-    return case.format("seven", recipe), recipe
+def _text(name: str, spec: int, switch: str, tokens: int) -> dict[str, Any]:
+    return {"op": "text", "computation": name, "spec": spec, "switch": switch, "tokens": tokens}
 
 
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     if recipe["op"] == "split":
         return _split(backend, recipe)
@@ -91,28 +93,30 @@ def check(backend, recipe):
     with override(**switches):
         found, requests = golden_model.texts(backend, wanted, recipe["spec"], recipe["tokens"] or None)
     comparisons = []
-    for name, one, request in zip(names, found, requests, strict=True):
+    for name, produced, request in zip(names, found, requests, strict=True):
         figures = {"tokens per round": request.statistics.tokens_per_round}
         if request.statistics.drafted:
             figures["acceptance"] = request.statistics.acceptance
-        held = _compare(name, one, recipe["tokens"])
+        held = _compare(name, produced, recipe["tokens"])
         comparisons.append(dataclasses.replace(held, figures=figures))
     return comparisons
 
 
-def _compare(name, found, tokens):
+def _compare(name: str, found: Text, tokens: int) -> Comparison:
     """A text and the logits behind it against the record of the computation ``name``: all of it, or the first
-    ``tokens``, each by its own hash, one that is missing being wrong."""
-    of = name_of("text", {"computation": name})
-    record = Store().load(of)
+    ``tokens``, each by its own hash; a missing token is wrong."""
+    golden = name_of("text", {"computation": name})
+    record = Store().load(golden)
     inputs = {"ids": digest(text.make_inputs({"computation": name})["ids"]), "weights": digest(text.weights_hash())}
     if record.inputs != inputs:
-        raise GoldenError(f"{of}: made from another prompt or other weights: `qsa golden regen {of}`, then accept")
+        raise GoldenError(
+            f"{golden}: made from another prompt or other weights: `qsa golden regen {golden}`, then accept"
+        )
     outputs, whole = record.outputs, record.outputs["tokens"].shape[0]
     size = min(tokens, whole) if tokens else whole
     expected, got = outputs["tokens"].blocks[:size], block_digests(found.tokens)
-    places = range(max(len(expected), len(got)))
-    wrong = [place for place in places if expected[place : place + 1] != got[place : place + 1]]
+    count = max(len(expected), len(got))
+    wrong = [index for index in range(count) if expected[index : index + 1] != got[index : index + 1]]
     lines = [f"first wrong token: {wrong[0]}"] if wrong else []
     if size == whole:
         behind = outputs["logits"]
@@ -121,25 +125,26 @@ def _compare(name, found, tokens):
     else:
         behind = outputs["part"] if size == text.PART else None
     if behind is not None and digest(found.logits) != behind.hash:
-        lines.append(f"logits behind the text: hash {behind.hash} became {digest(found.logits)}")
-    reason = "a text has one right wording, and the logits behind it hang on every cell and state"
-    return verdict(f"golden {of}", len(lines), 0, reason, size=len(places) + 1, bad=len(wrong), notes=lines)
+        lines.append(f"logits behind the text: hash {behind['hash']} became {digest(found.logits)}")
+    reason = "a text has one right wording, and the logits behind it depend on every cell and state"
+    return verdict(f"golden {golden}", len(lines), 0, reason, size=count + 1, bad=len(wrong), notes=lines)
 
 
-def _split(backend, recipe):
+def _split(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The float arithmetic with the split switch on against off, computation by computation; of all of them also how
     many stay equal."""
     names = GROUPS.get(recipe["computation"], (recipe["computation"],))
     found = [_parted(backend, name, recipe["tokens"] or None) for name in names]
     if len(found) > 1:
-        equal, wrong = sum(one.figures["equal"] for one in found), sum(not one.passed for one in found)
+        equal, wrong = sum(each.figures["equal"] for each in found), sum(not each.passed for each in found)
         note = f"{equal:.0f} of {len(found)} texts stay equal with the switch on"
         figures = {"equal": equal}
         found.append(verdict("first tokens", wrong, 0, FIRST, size=len(found), notes=(note,), figures=figures))
     return found
 
 
-def _parted(backend, name, tokens):
+def _parted(backend: Backend, name: str, tokens: int | None) -> Comparison:
+    """Where the text of one computation first differs with the split switch on; its first token must not."""
     given = [text.make_inputs({"computation": name})]
     (off,), _ = golden_model.texts(backend, given, 4, tokens)
     with override(split_attn=True):

@@ -1,17 +1,26 @@
-"""``spec``: windows and drafts change no text. Windows of 1, 2, 4 and 8 rows give equal text, greedy and drawn; drafts
-and rollbacks must really have happened; a drafter that is always right or always wrong changes only the speed.
+"""``spec``: windows and drafts change no text.
+
+Windows of 1, 2, 4 and 8 rows give equal text, greedy and drawn. Drafts and rollbacks must have happened. A drafter that
+is always right or always wrong changes only the speed.
 """
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from qsa.engine import Drafting, Engine
 from qsa.engine.draft import Proposal
-from qsa.golden import case
 from qsa.golden.families import text
+from qsa.kernels.ops import WINDOW_ROWS
+from qsa.model.generate import Text
 
-from ..compare.comparison import equal, verdict
+from ..backend import Backend
+from ..compare.comparison import Comparison, equal, verdict
 from . import golden_model
 
 COMPUTATIONS = ("math-sampled", "code-greedy")
-ROWS = (1, 2, 4, 8)
+ROWS = (1, 2, 4, WINDOW_ROWS)
 DRAFTERS = ("right", "wrong", "mixed")
 TOKENS = 128
 FLOORS = (0, 50, 95)
@@ -23,26 +32,24 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order: the texts are those of the exact arithmetic."""
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order; there is none in the float arithmetic."""
     if arithmetic != "exact":
         return
     for computation in COMPUTATIONS:
         for floor in FLOORS if computation == COMPUTATIONS[0] else FLOORS[:1]:
-            recipe = {"op": "windows", "computation": computation, "floor": floor, "tokens": TOKENS}
-            yield case.format("spec", recipe), recipe
+            yield {"op": "windows", "computation": computation, "floor": floor, "tokens": TOKENS}
         for drafter in DRAFTERS:
-            recipe = {"op": "drafter", "computation": computation, "drafter": drafter, "tokens": TOKENS}
-            yield case.format("spec", recipe), recipe
+            yield {"op": "drafter", "computation": computation, "drafter": drafter, "tokens": TOKENS}
 
 
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = text.make_inputs({"computation": recipe["computation"]})
     (alone,), _ = golden_model.texts(backend, [given], 1, recipe["tokens"])
     if recipe["op"] == "drafter":
         return _drafter(backend, recipe, given, alone)
-    comparisons = []
+    comparisons: list[Comparison] = []
     for spec in ROWS[1:]:
         (found,), (request,) = golden_model.texts(backend, [given], spec, recipe["tokens"], min_p=recipe["floor"] / 100)
         name, counted = f"windows of {spec} rows", request.statistics
@@ -51,13 +58,22 @@ def check(backend, recipe):
     return comparisons
 
 
-def _same(name, expected, found):
+def _same(name: str, expected: Text, found: Text) -> Iterator[Comparison]:
+    """Equality of two texts, and of the logits behind them."""
     reason = "a window's rows are the rows decoded one by one"
     yield equal(f"{name}: tokens", expected.tokens, found.tokens, ("token",), reason)
     yield equal(f"{name}: logits behind them", expected.logits, found.logits, ("id",), reason)
 
 
-def _happened(drafted, accepted, rollbacks, need_accepted=True, need_rollbacks=True, name="windows"):
+def _happened(
+    drafted: int,
+    accepted: int,
+    rollbacks: int,
+    need_accepted: bool = True,
+    need_rollbacks: bool = True,
+    name: str = "windows",
+) -> Comparison:
+    """A verdict that fails where nothing was drafted, or nothing accepted or rolled back that had to be."""
     missing = [
         name
         for name, count, needed in (
@@ -68,42 +84,47 @@ def _happened(drafted, accepted, rollbacks, need_accepted=True, need_rollbacks=T
         if needed and not count
     ]
     notes = [f"none of: {', '.join(missing)}"] if missing else []
-    figures = {"drafted": drafted, "accepted": accepted, "rollbacks": rollbacks}
+    figures: dict[str, float] = {"drafted": drafted, "accepted": accepted, "rollbacks": rollbacks}
     reason = "a check of windows in which nothing was drafted, accepted or taken back proves nothing"
     return verdict(f"{name}: drafts really happened", len(missing), 0, reason, size=3, notes=notes, figures=figures)
 
 
 class Scripted:
-    """A drafter that knows the text: ``right`` says it, ``wrong`` says another token first, ``mixed`` errs at every
-    third place."""
+    """A drafter that knows the text. ``right`` proposes it, ``wrong`` proposes other tokens, ``mixed`` another token at
+    every third position.
 
-    def __init__(self, tokens, prompt, kind, vocabulary):
+    tokens      int [n], the text; prompt: tokens before it
+    vocabulary  number of ids
+    """
+
+    def __init__(self, tokens: np.ndarray, prompt: int, kind: str, vocabulary: int) -> None:
         self.tokens, self.prompt, self.kind, self.vocabulary = tokens.tolist(), prompt, kind, vocabulary
 
-    def catch_up(self, kept):
-        """Nothing is kept."""
+    def catch_up(self, kept: Any) -> None:
+        """Does nothing: the drafter has no state."""
 
-    def propose(self, asked):
-        """What is to come, as far as the kind of drafter tells it."""
+    def propose(self, requests: list[Any]) -> list[Proposal]:
+        """The next tokens of every request, right or wrong as the kind has it."""
         proposals = []
-        for one in asked:
-            done = len(one.request.sequence) - self.prompt
+        for each in requests:
+            done = len(each.request.sequence) - self.prompt
             proposal = Proposal()
-            for place in range(done, min(done + one.count, len(self.tokens))):
-                token = self.tokens[place]
-                if self.kind == "wrong" or (self.kind == "mixed" and place % 3 == 2):
+            for position in range(done, min(done + each.count, len(self.tokens))):
+                token = self.tokens[position]
+                if self.kind == "wrong" or (self.kind == "mixed" and position % 3 == 2):
                     token = (token + 1) % self.vocabulary
                 proposal.add(token)
             proposals.append(proposal)
         return proposals
 
 
-def _drafter(backend, recipe, given, alone):
+def _drafter(backend: Backend, recipe: dict[str, Any], given: dict[str, Any], alone: Text) -> list[Comparison]:
+    """The text with a scripted drafter against ``alone``, the text without drafts."""
     model, count = golden_model.model(backend), recipe["tokens"]
     kind, prompt = recipe["drafter"], len(given["ids"])
     drafter = Scripted(alone.tokens, prompt, kind, model.config.vocab_size)
     engine = Engine(model, capacity=prompt + count, drafter=drafter)
-    request = engine.submit(given["ids"], count, given["options"], given["seed"], drafting=Drafting(spec=8))
+    request = engine.submit(given["ids"], count, given["options"], given["seed"], drafting=Drafting(spec=WINDOW_ROWS))
     engine.run()
     found, counted = golden_model.text_of(engine, request), request.statistics
     happened = _happened(

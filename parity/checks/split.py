@@ -1,37 +1,39 @@
-"""``split``: one result whatever the schedule: split in several parts, row by row, several slots in one launch.
+"""``split``: every schedule gives one result: split in several parts, row by row, several slots in one launch.
 
 The schedule ``batch`` of the backend under test is the standard, and is itself held to the reference: a backend that is
 wrong in every schedule alike is wrong. In the exact arithmetic the bytes are equal; in the float arithmetic two orders
 of addition differ, each within its own error.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from qsa.golden import case
+from qsa.golden.case import CaseError
 from qsa.kernels.ops import MAX_SPLITS
 from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 
-from ..compare.comparison import equal, error
+from ..backend import Backend
+from ..compare.comparison import Comparison, equal, error
 from . import attend_inputs as data
 
 SCHEDULES = ("split", "step", "multi")
 
 MIXED = "mixed"
-"""In the place of a format: every slot of a ``multi`` case has another one."""
+"""As a format: every slot of a ``multi`` case has another one."""
 
 OPERATIONS = {
     "attend": {
         "schedule": SCHEDULES,
         "splits": range(1, MAX_SPLITS + 1),
-        "format": (*EXACT_FORMATS, "fp16", MIXED),
+        "format": (*data.FORMATS, MIXED),
         "context": range(2**24 + 1),
-        "rows": range(1, 9),
-        "tail": range(4),
-        "seed": range(2**63),
+        "rows": data.ROWS,
+        "tail": data.TAILS,
+        "seed": data.SEEDS,
     }
 }
 
@@ -39,32 +41,31 @@ SLOTS = 3
 """Slots of a ``multi`` case; their contexts differ."""
 
 
-def cases(arithmetic):
-    """(case string, recipe) of every case, in order."""
-    for format in EXACT_FORMATS if arithmetic == "exact" else (*EXACT_FORMATS, "fp16"):
+def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order."""
+    for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
         # Fewer cells than splits, fewer than a chunk for each split, and a full selection.
         for context, rows, tail in ((4, 2, 1), (500, 2, 2), (16384, 4, 3)):
             for splits in (1, 2, 3, 7, 20):
-                yield _case("split", splits, format, context, rows, tail)
+                yield _attend("split", splits, format, context, rows, tail)
             for schedule in ("step", "multi"):
-                yield _case(schedule, 1, format, context, rows, tail)
+                yield _attend(schedule, 1, format, context, rows, tail)
     # A row for each slot at least.
     for context, rows, tail in ((500, 3, 2), (16384, 4, 3)):
-        yield _case("multi", 1, MIXED, context, rows, tail)
+        yield _attend("multi", 1, MIXED, context, rows, tail)
 
 
-def _case(schedule, splits, format, context, rows, tail):
+def _attend(schedule: str, splits: int, format: str, context: int, rows: int, tail: int) -> dict[str, Any]:
     recipe = {"op": "attend", "schedule": schedule, "splits": splits, "format": format}
-    recipe |= {"context": context, "rows": rows, "tail": tail, "seed": 1}
-    return case.format("split", recipe), recipe
+    return recipe | {"context": context, "rows": rows, "tail": tail, "seed": 1}
 
 
-def check(backend, recipe):
+def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     if recipe["schedule"] == "multi":
         return _multi(backend, recipe)
     if recipe["format"] == MIXED:
-        raise case.CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
+        raise CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
     w, right = _prepared(backend.arithmetic, *(recipe[key] for key in ("format", "context", "rows", "tail", "seed")))
     standard = backend.attend(w.q, w.kv, w.ids, w.steps)
     if recipe["schedule"] == "split":
@@ -77,15 +78,15 @@ def check(backend, recipe):
 
 
 class _Right(NamedTuple):
-    """What a window asks for: its exact bytes, or its float64 truth with bounds [rows, 1] and their reason."""
+    """The right result: exact bytes without a bound, or float64 truth with bounds [rows, 1] and their reason."""
 
     expected: np.ndarray
     bound: np.ndarray | None
     reason: str
 
 
-def _right(arithmetic, w):
-    """The :class:`_Right` of a window."""
+def _right(arithmetic: str, w: data.AttendInputs) -> _Right:
+    """The :class:`_Right` of inputs of attention."""
     if arithmetic == "exact":
         return _Right(exact_attend(w.q, w.kv, w.ids, w.steps), None, "a schedule cannot change a byte")
     expected = data.truth(w)
@@ -93,14 +94,16 @@ def _right(arithmetic, w):
 
 
 @lru_cache(maxsize=1)
-def _prepared(arithmetic, format, context, rows, tail, seed):
-    """(window, its :class:`_Right`) that the schedules share."""
-    w = data.window({"format": format, "context": context, "rows": rows, "tail": tail, "seed": seed})
+def _prepared(
+    arithmetic: str, format: str, context: int, rows: int, tail: int, seed: int
+) -> tuple[data.AttendInputs, _Right]:
+    """(inputs, their :class:`_Right`), the same for every schedule."""
+    w = data.attend_inputs({"format": format, "context": context, "rows": rows, "tail": tail, "seed": seed})
     return w, _right(arithmetic, w)
 
 
-def _both(name, right, standard, got):
-    """The standard against what is right, and ``got`` against the standard."""
+def _both(name: str, right: _Right, standard: np.ndarray, got: np.ndarray) -> list[Comparison]:
+    """The standard against the right result, and ``got`` against the standard."""
     if right.bound is None:
         pairs = (("attend: batch", right.expected, standard), (name, standard, got))
         return [equal(label, a, b, reason=right.reason) for label, a, b in pairs]
@@ -111,7 +114,7 @@ def _both(name, right, standard, got):
     ]
 
 
-def _multi(backend, recipe):
+def _multi(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Rows of several slots in turn, each slot's own result being the standard."""
     windows = []
     for slot in range(SLOTS):
@@ -119,7 +122,7 @@ def _multi(backend, recipe):
         context = max(recipe["context"] - 4 * slot, recipe["rows"])
         format = EXACT_FORMATS[slot % len(EXACT_FORMATS)] if recipe["format"] == MIXED else recipe["format"]
         given = {"format": format, "context": context, "seed": recipe["seed"] + slot}
-        windows.append(data.window({**recipe, **given}))
+        windows.append(data.attend_inputs({**recipe, **given}))
     slots = np.arange(recipe["rows"], dtype=np.int32) % SLOTS
     q, ids, steps = (
         np.stack([getattr(windows[slot], name)[row] for row, slot in enumerate(slots)])

@@ -4,9 +4,12 @@ Exit status: 0 done and nothing failed, 1 something failed (``check``: in a reco
 also when evidence is stale, incomplete or missing), 2 bad arguments or files.
 """
 
+import argparse
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from rich import box
@@ -19,13 +22,13 @@ from qsa.golden.store import json_text
 
 from ..bench import switch_table
 from ..evidence import run as evidence_run
-from .parity import check_target
+from ..report import check_target
 
 SHOWN = 6
-"""Changed files, or failures of a step, that are named before the rest is counted."""
+"""Changed files, or failures of a step, that are printed by name; of the rest only the number is."""
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``evidence``; its ``run`` default takes the parsed arguments and returns the exit code."""
     top = subparsers.add_parser("evidence", help="record, show and judge runs on a real device")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -52,7 +55,7 @@ def add_parser(subparsers):
     return top
 
 
-def _base(path, merge):
+def _base(path: Path, merge: bool) -> Any:
     """The record that the file already holds, or None. Raises ValueError when it would be lost."""
     if not path.is_file():
         return None
@@ -61,7 +64,7 @@ def _base(path, merge):
     return evidence.load(path)
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the sections; returns 1 when a step failed or was not started."""
     if arguments.seconds is not None and not arguments.seconds > 0:
         raise ValueError(f"--seconds = {arguments.seconds}: must be above 0")
@@ -76,7 +79,7 @@ def run(arguments):
     if arguments.out == files.STDOUT:
         raise ValueError("--out = '-': a record is written after every step: allowed is the name of a file")
     if arguments.out:
-        # Before the device is asked: an argument's fault is said at once.
+        # Before the child looks for a device, which takes seconds.
         evidence.check_name(Path(arguments.out).stem)
         _base(Path(arguments.out), arguments.merge)
         check_target("--out", arguments.out)
@@ -88,7 +91,7 @@ def run(arguments):
     )
     failed = 0
 
-    def heard(section, step):
+    def on_step(section: str, step: evidence.Step) -> None:
         nonlocal failed
         failed += step.status == "failed"
         print(f"{step.status:12}{section}/{step.name}  {step.seconds:.0f} s", flush=True)
@@ -96,7 +99,7 @@ def run(arguments):
             print(f"  {line}", flush=True)
 
     try:
-        evidence_run.run(plan, path, facts, base, arguments.seconds, arguments.jobs, heard)
+        evidence_run.run(plan, path, facts, base, arguments.seconds, arguments.jobs, on_step)
     except KeyboardInterrupt:
         print(f"qsa evidence: interrupted: {os.path.relpath(path)} holds what was finished", file=sys.stderr)
         return 130
@@ -104,8 +107,8 @@ def run(arguments):
     return 1 if failed else 0
 
 
-def show(arguments):
-    """Print records as tables."""
+def show(arguments: argparse.Namespace) -> int:
+    """Print records as tables; returns 1 when there is none."""
     found = [evidence.load(path) for path in arguments.files] or evidence.records()[-1:]
     if not found:
         print("missing: there is no evidence")
@@ -131,7 +134,8 @@ def show(arguments):
     return 0
 
 
-def _steps(record):
+def _steps(record: Any) -> Table:
+    """The table of a record's steps."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("step", "status", "seconds", "driver", "what"):
         table.add_column(header, justify="right" if header == "seconds" else "left", overflow="fold")
@@ -142,19 +146,21 @@ def _steps(record):
     return table
 
 
-def _summary(results):
+def _summary(results: Any) -> str:
+    """A step's results as text: counts, verdicts, failures, reasons of what is unsupported."""
     # A benchmark's `unsupported` is no number: it holds the reasons.
     parts = [f"{results[status]} {status}" for status in evidence.STATUSES if isinstance(results.get(status), int)]
     lines = [", ".join(parts), *results.get("verdict", ())]
     failures = results.get("failures", ())
-    lines += [f"{one['case']}: {one['reason']}" for one in failures[:SHOWN]]
+    lines += [f"{failure['case']}: {failure['reason']}" for failure in failures[:SHOWN]]
     if len(failures) > SHOWN:
         lines.append(f"and {results['failed'] - SHOWN} more")
     lines += [f"unsupported, {times} times: {reason}" for reason, times in results.get("reasons", {}).items()]
     return "\n".join(filter(None, lines))
 
 
-def _timings(record):
+def _timings(record: Any) -> Table:
+    """The table of a record's benchmark."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for header in ("case", "contract", "median µs", "p10", "p90", "limit µs", "share", "limit"):
         table.add_column(
@@ -169,14 +175,14 @@ def _timings(record):
     return table
 
 
-def check(arguments):
-    """Say of every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict on
-    every device by its newest record, as the gate does.
+def check(arguments: argparse.Namespace) -> int:
+    """Print for every record whether it is fresh, which of its steps failed and which it does not hold; then a verdict
+    on every device by its newest record, as the gate does.
 
     Returns 1 when a step of a fresh record failed, unless a later record of the device and of the same sources holds it
-    as passed; what failed with other sources says nothing of today's. Steps that are not recorded, stale records and
-    missing ones are said and fail nothing, unless with ``--strict``: then 1 also when there is no record, or the newest
-    of a device is stale or does not hold every step.
+    as passed; a failure with other sources does not count today. Steps that are not recorded, stale records and
+    missing ones are printed and fail nothing, unless with ``--strict``: then 1 also when there is no record, or the
+    newest of a device is stale or does not hold every step.
     """
     found, today = evidence.records(arguments.folder), sources.fingerprint()
     fresh = []
@@ -204,19 +210,19 @@ def check(arguments):
         failed, missing = len(_failed(record)), len(evidence_run.not_recorded(record))
         whole = whole and not missing
         print(f"{device}: fresh: {record.name}, {failed} steps failed, {missing} not recorded")
-    failed = _standing(fresh)
-    for device, step, name in failed:
+    standing = _standing(fresh)
+    for device, step, name in standing:
         print(f"{device}: {step} failed in {name}, and no later record of these sources holds it as passed")
-    return 1 if failed or (arguments.strict and not whole) else 0
+    return 1 if standing or (arguments.strict and not whole) else 0
 
 
-def _failed(record):
+def _failed(record: Any) -> list[str]:
     return [name for name, _ in evidence.failed(record)]
 
 
-def _standing(fresh):
+def _standing(fresh: Iterable[Any]) -> list[tuple[str, str, str]]:
     """(device, step, record) of what failed in records of today's sources, the oldest first, and never passed since."""
-    last = {}
+    last: dict[tuple[str, str], tuple[str, str]] = {}
     for record in fresh:
         for section, found in record.sections.items():
             for step in found.steps:
@@ -226,13 +232,13 @@ def _standing(fresh):
     return [(*key, name) for key, (status, name) in last.items() if status == "failed"]
 
 
-def merge(arguments):
+def merge(arguments: argparse.Namespace) -> int:
     """Make one record of several. Raises ValueError when that would overwrite any other record than one of them."""
     to_stdout = arguments.out == files.STDOUT
     path = Path(arguments.files[0] if to_stdout else arguments.out)
     evidence.check_name(path.stem)
-    records = [evidence.load(one) for one in arguments.files]
-    if path.exists() and not any(path.samefile(one) for one in arguments.files):
+    records = [evidence.load(name) for name in arguments.files]
+    if path.exists() and not any(path.samefile(name) for name in arguments.files):
         raise ValueError(f"--out = {arguments.out!r}: exists: name it among the records to merge, or give another name")
     check_target("--out", arguments.out)
     first, *others = records

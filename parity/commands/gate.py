@@ -2,19 +2,17 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from .. import gate, report
 from ..environment import facts
-from .parity import reports_alone
 
 EXIT = "exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments"
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``gate``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser(
         "gate",
@@ -31,20 +29,22 @@ def add_parser(subparsers):
     return parser
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the checks; returns 0 when something passed and nothing failed, else 1."""
     names = gate.chosen(arguments.only)
     if arguments.list:
         print("\n".join(names))
         return 0
-    with reports_alone(arguments.json, arguments.junit) as write:
+    with report.report_writer(arguments.json, arguments.junit) as write:
         return _gate(arguments, names, write)
 
 
-def _gate(arguments, names, write):
-    tally = gate.run(names, lambda one: _say(one, arguments.verbose))
+def _gate(arguments: argparse.Namespace, names: list[str], write: Callable[[str, str], None]) -> int:
+    """Run the checks ``names``, print their verdicts and hand the reports to ``write``; returns the exit code."""
+    tally = gate.run(names, lambda verdict: _print(verdict, arguments.verbose))
     environment = facts()
-    Console(file=sys.stdout, width=110, highlight=False).print(_table(tally))
+    table = report.table(tally, gate.CHECKS, heading="check", statuses=gate.STATUSES, worst=False, seconds=".0f")
+    Console(file=sys.stdout, width=110, highlight=False).print(table)
     if arguments.json:
         write(arguments.json, report.json_text(report.as_json(tally, environment, gate.STATUSES)))
     if arguments.junit:
@@ -54,21 +54,9 @@ def _gate(arguments, names, write):
     return tally.exit_code
 
 
-def _say(one, verbose):
-    if verbose or one.status != "passed":
-        print(f"{one.status:12}{one.case.module}: {one.case.text}", flush=True)
-        for line in one.lines():
+def _print(verdict: gate.Verdict, verbose: bool) -> None:
+    """Print a verdict; one that passed only with ``verbose``."""
+    if verbose or verdict.status != "passed":
+        print(f"{verdict.status:12}{verdict.case.module}: {verdict.case.text}", flush=True)
+        for line in verdict.lines():
             print(line, flush=True)
-
-
-def _table(tally):
-    """A line per check, and the sums."""
-    table = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
-    seconds = sum(one.seconds for one in tally.results)
-    footers = ["all", *(str(tally.count(status)) for status in gate.STATUSES), f"{seconds:.0f}"]
-    for header, footer in zip(("check", *gate.STATUSES, "seconds"), footers, strict=True):
-        table.add_column(header, footer, justify="left" if header == "check" else "right")
-    for name in dict.fromkeys(one.case.module for one in tally.results):
-        spent = sum(one.seconds for one in tally.results if one.case.module == name)
-        table.add_row(name, *(str(tally.count(status, name)) for status in gate.STATUSES), f"{spent:.0f}")
-    return table

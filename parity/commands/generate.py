@@ -1,41 +1,54 @@
-"""``qsa generate``: continue a prompt, stream the text, say how fast it was and how many drafts stood."""
+"""``qsa generate``: continue a prompt, stream the text, print its speed and how many drafts were accepted."""
 
 import argparse
+import math
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from . import model_options
 
 SPEC = 4
-"""Rows of a window where the model has a draft layer and nothing else is asked for."""
+"""Rows of a window by default, where the model has a draft layer."""
 
 EPILOG = """The text goes to standard output, everything else to standard error. Ctrl-C ends the text where it is.
 
 exit status: 0 when the text ended by itself; 1 when it failed; 2 on bad arguments; 130 on Ctrl-C."""
 
+
+class SamplingOption(NamedTuple):
+    """An option of the sampler: its type, default, bounds (None: no bound) and help."""
+
+    kind: type
+    default: float
+    low: float | None
+    high: float | None
+    help: str
+
+
+FLOAT32 = float(np.finfo(np.float32).max)
+LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
+
 SAMPLING = {
-    "temperature": (float, 0.0, "divides the logits; 0 takes the largest and draws nothing (default)"),
-    "top-k": (int, 0, "keep the K largest"),
-    "top-p": (float, 1.0, "keep the shortest list whose probability reaches P"),
-    "min-p": (float, 0.0, "keep tokens with at least P times the best one's probability"),
-    "last-n": (int, 64, "tokens that the penalties count; -1 all (default: 64)"),
-    "repeat": (float, 1.0, "penalty that divides a counted token's logit"),
-    "frequency": (float, 0.0, "penalty for each occurrence"),
-    "presence": (float, 0.0, "penalty for occurring at all"),
+    "temperature": SamplingOption(
+        float, 0.0, None, None, "divides the logits; 0 takes the largest and draws nothing (default)"
+    ),
+    "top-k": SamplingOption(int, 0, 0, None, "keep the K largest"),
+    "top-p": SamplingOption(float, 1.0, 0, 1, "keep the shortest list whose probability reaches P"),
+    "min-p": SamplingOption(float, 0.0, 0, 1, "keep tokens with at least P times the best one's probability"),
+    "last-n": SamplingOption(int, 64, -1, None, "tokens that the penalties count; -1 all (default: 64)"),
+    "repeat": SamplingOption(float, 1.0, LEAST_FLOAT32, FLOAT32, "penalty that divides a counted token's logit"),
+    "frequency": SamplingOption(float, 0.0, -FLOAT32, FLOAT32, "penalty for each occurrence"),
+    "presence": SamplingOption(float, 0.0, -FLOAT32, FLOAT32, "penalty for occurring at all"),
 }
-"""Options of the sampler's chain, in its order but for the temperature, which comes last there."""
-
-CHAIN = {name.replace("-", "_"): f"--{name}" for name in SAMPLING}
-"""Field of a Sampling -> the option that gives it."""
-
-DRAFTING = {"spec": "--spec", "min_p": "--spec-min-p", "max_t": "--mtp-max-t", "window": "--mtp-window"}
-"""Field of a Drafting -> the option that gives it."""
-
-ASKED = {"max_tokens": "--max-tokens", "capacity": "--capacity", "seed": "--seed", "acceptance": "--acceptance"}
-"""Further arguments of a request -> the option that gives them."""
+"""Options of the sampler's chain, in its order but for the temperature, which comes last there. The penalties are
+float32 numbers, and the first of them divides."""
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``generate``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser(
         "generate",
@@ -60,25 +73,20 @@ def add_parser(subparsers):
         "--acceptance", metavar="NAME", help="greedy, exact_match or rejection (default: greedy, drawing exact_match)"
     )
     chain = parser.add_argument_group("sampling")
-    for name, (kind, default, text) in SAMPLING.items():
-        chain.add_argument(f"--{name}", type=kind, default=default, metavar=kind.__name__[0].upper(), help=text)
+    for name, option in SAMPLING.items():
+        letter = option.kind.__name__[0].upper()
+        chain.add_argument(f"--{name}", type=option.kind, default=option.default, metavar=letter, help=option.help)
     chain.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn (default: 0)")
     parser.set_defaults(run=run)
     return parser
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
-    from qsa.engine import Drafting, Engine, Sampling
+    from qsa.engine import Engine
     from qsa.engine.graph_runner import make_runner
-    from qsa.engine.memory import MAX_CELLS
-    from qsa.engine.request import integer
 
-    with model_options.options_named(CHAIN):
-        sampling = Sampling(**{field: getattr(arguments, field) for field in CHAIN})
-    spec = SPEC if arguments.spec is None else arguments.spec
-    with model_options.options_named(DRAFTING):
-        drafting = Drafting(spec, arguments.spec_min_p, arguments.mtp_max_t, arguments.mtp_window)
+    sampling, drafting = _checked_sampling(arguments), _checked_drafting(arguments)
     if arguments.prompt is not None:
         data, what = arguments.prompt.encode("utf-8", "surrogateescape"), "--prompt"
     else:
@@ -86,24 +94,21 @@ def run(arguments):
     model, vocabulary, backend = model_options.load(arguments)
     ids = model_options.encode(vocabulary, data, model, what)
     if model.draft is None:
-        if arguments.spec is not None and spec > 1:
-            raise ValueError(f"--spec = {spec}: the model has no draft layer: only 1 is possible")
+        if arguments.spec is not None and arguments.spec > 1:
+            raise ValueError(f"--spec = {arguments.spec}: the model has no draft layer: only 1 is possible")
         drafting = None
-    integer("--max-tokens", arguments.max_tokens, 1, MAX_CELLS + 1 - len(ids))
-    capacity = len(ids) + arguments.max_tokens - 1 if arguments.capacity is None else arguments.capacity
+    capacity = _checked_capacity(arguments, model, ids, what)
     sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
-    with model_options.options_named(model_options.sizes(arguments, f"--max-tokens = {arguments.max_tokens}")):
-        engine = Engine(model, 1, *sizes, runner=make_runner(model))
-    with model_options.options_named(CHAIN | ASKED | {"ids": what}):
-        request = engine.submit(
-            ids,
-            arguments.max_tokens,
-            sampling,
-            arguments.seed,
-            arguments.acceptance,
-            drafting,
-            () if arguments.ignore_eos else model.config.eos_token_ids,
-        )
+    engine = Engine(model, 1, *sizes, runner=make_runner(model))
+    request = engine.submit(
+        ids,
+        arguments.max_tokens,
+        sampling,
+        arguments.seed,
+        arguments.acceptance,
+        drafting,
+        () if arguments.ignore_eos else model.config.eos_token_ids,
+    )
     interrupted = False
     try:
         _stream(engine, request, vocabulary.decoder())
@@ -112,7 +117,7 @@ def run(arguments):
         interrupted = engine.cancel(request) or isinstance(request.error, KeyboardInterrupt)
     outcome = "cancelled" if interrupted else request.reason or request.status
     if not arguments.quiet:
-        _figures(request, f"{backend}, {model.arithmetic} arithmetic", outcome)
+        _print_figures(request, f"{backend}, {model.arithmetic} arithmetic", outcome)
     if interrupted:
         return 130
     if request.error is not None:
@@ -120,7 +125,62 @@ def run(arguments):
     return 0 if request.status == "finished" else 1
 
 
-def _stream(engine, request, decode):
+def _checked_sampling(arguments: argparse.Namespace) -> Any:
+    """The Sampling of the options. Raises ValueError, naming the option, on a value outside its bounds, a seed outside
+    64 bits or an acceptance that does not go with the temperature."""
+    from qsa.engine import Sampling
+    from qsa.engine.request import integer
+    from qsa.engine.sampling import ACCEPTANCES
+
+    values = {name: getattr(arguments, name.replace("-", "_")) for name in SAMPLING}
+    for name, value in values.items():
+        low, high = SAMPLING[name].low, SAMPLING[name].high
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"--{name} = {value!r}: must be a finite number")
+        if name == "repeat" and value <= 0:
+            raise ValueError(f"--{name} = {value!r}: must be above 0")
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = f"at least {low}" if high is None else f"from {low} to {high}"
+            raise ValueError(f"--{name} = {value!r}: must be {allowed}")
+    integer("--seed", arguments.seed, 0, 2**64 - 1)
+    if arguments.acceptance is not None:
+        model_options.check_choice("--acceptance", arguments.acceptance, ACCEPTANCES)
+    if arguments.acceptance == "greedy" and arguments.temperature > 0:
+        raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0 or less")
+    return Sampling(**{name.replace("-", "_"): value for name, value in values.items()})
+
+
+def _checked_drafting(arguments: argparse.Namespace) -> Any:
+    """The Drafting of the options. Raises ValueError naming the option that is outside what is allowed."""
+    from qsa.engine import Drafting
+    from qsa.engine.request import MAX_ROWS, integer
+
+    spec = integer("--spec", SPEC if arguments.spec is None else arguments.spec, 1, MAX_ROWS)
+    if not 0 <= arguments.spec_min_p <= 1:
+        raise ValueError(f"--spec-min-p = {arguments.spec_min_p!r}: must be a number from 0 to 1")
+    rows = integer("--mtp-max-t", arguments.mtp_max_t, 1, MAX_ROWS)
+    return Drafting(spec, arguments.spec_min_p, rows, integer("--mtp-window", arguments.mtp_window, 1))
+
+
+def _checked_capacity(arguments: argparse.Namespace, model: Any, ids: np.ndarray, what: str) -> int:
+    """Cells of the slot. Raises ValueError, naming the option, on sizes that are not allowed or do not fit.
+
+    ids   [n] int64, the prompt
+    what  its name in errors
+    """
+    from qsa.engine.memory import MAX_CELLS
+    from qsa.engine.request import integer
+
+    integer("--chunk", arguments.chunk, 1)
+    # The last token is emitted and never run, so it takes no cell.
+    tokens = integer("--max-tokens", arguments.max_tokens, 1, MAX_CELLS + 1 - len(ids))
+    text = f"{what}: {len(ids)} prompt tokens and --max-tokens = {tokens}"
+    capacity = model_options.check_capacity(arguments, text, len(ids) + tokens - 1)
+    model_options.check_slot(arguments, model, capacity, f"--max-tokens = {tokens}")
+    return capacity
+
+
+def _stream(engine: Any, request: Any, decode: Callable[[Any], str]) -> None:
     """Run ``request`` to its end; every token's text is written as soon as it is complete."""
     written = 0
     try:
@@ -139,29 +199,32 @@ def _stream(engine, request, decode):
         _write(decode(None) + "\n")
 
 
-def _write(text):
+def _write(text: str) -> None:
+    """Write ``text`` to standard output at once."""
     if sys.stdout.isatty():
         # A byte model may write any byte; a terminal would obey some of them.
-        text = "".join(one if one in "\n\t" or one.isprintable() else "\ufffd" for one in text)
+        text = "".join(c if c in "\n\t" or c.isprintable() else "\ufffd" for c in text)
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def _figures(request, where, outcome):
-    one = request.statistics
-    speed = one.prompt_tokens / one.prompt_seconds if one.prompt_seconds else 0.0
+def _print_figures(request: Any, where: str, outcome: str) -> None:
+    """Print the request's statistics to standard error."""
+    counted = request.statistics
+    rate = counted.prompt_tokens / counted.prompt_seconds if counted.prompt_seconds else 0.0
+    speed = counted.tokens_per_second
     lines = [
-        ("prompt", f"{one.prompt_tokens} tokens in {one.prompt_seconds:.2f} s, {speed:.1f} tokens/s; {where}"),
-        ("text", f"{one.tokens} tokens in {one.decode_seconds:.2f} s, {one.tokens_per_second:.1f} tokens/s"),
-        ("rounds", f"{one.rounds} of {one.ms_per_round:.1f} ms, {one.tokens_per_round:.2f} tokens a round"),
+        ("prompt", f"{counted.prompt_tokens} tokens in {counted.prompt_seconds:.2f} s, {rate:.1f} tokens/s; {where}"),
+        ("text", f"{counted.tokens} tokens in {counted.decode_seconds:.2f} s, {speed:.1f} tokens/s"),
+        ("rounds", f"{counted.rounds} of {counted.ms_per_round:.1f} ms, {counted.tokens_per_round:.2f} tokens a round"),
     ]
-    if one.drafted:
-        share = f"{100 * one.acceptance:.1f} % accepted, {one.rollbacks} rounds rolled back"
-        lines.append(("drafts", f"{one.drafted}, {share}"))
-    if one.draft_failures:
-        lines.append(("drafts", f"failed {one.draft_failures} times: {request.draft_error}"))
-    if one.reruns:
-        lines.append(("windows", f"failed {one.reruns} times and ran again: {request.window_error}"))
+    if counted.drafted:
+        share = f"{100 * counted.acceptance:.1f} % accepted, {counted.rollbacks} rounds rolled back"
+        lines.append(("drafts", f"{counted.drafted}, {share}"))
+    if counted.draft_failures:
+        lines.append(("drafts", f"failed {counted.draft_failures} times: {request.draft_error}"))
+    if counted.reruns:
+        lines.append(("windows", f"failed {counted.reruns} times and ran again: {request.window_error}"))
     lines.append(("end", outcome))
     with suppress(BrokenPipeError):
         print("\n".join(f"{name:8}{text}" for name, text in lines), file=sys.stderr)

@@ -3,8 +3,10 @@
 Exit codes: 0 equal, 1 different or pending, 2 bad arguments or files.
 """
 
+import argparse
 import sys
 import time
+from collections.abc import Callable, Collection
 
 from qsa.golden import recompute as checking
 from qsa.golden.case import CaseError
@@ -13,7 +15,7 @@ from qsa.golden.record import GoldenError
 from qsa.golden.store import RECORDS, Store
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``golden`` to the subparsers of an ``argparse`` parser; its ``run`` default takes the parsed
     arguments and returns the exit code."""
     golden = subparsers.add_parser("golden", help="check, regenerate and accept goldens")
@@ -34,8 +36,13 @@ def add_parser(subparsers):
     return golden
 
 
-def _guarded(run):
-    def guarded(arguments):
+Command = Callable[[argparse.Namespace], int]
+
+
+def _guarded(run: Command) -> Command:
+    """``run``, with an error of a golden or a file on one line and exit code 2."""
+
+    def guarded(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
         except (CaseError, GoldenError, OSError) as error:
@@ -45,20 +52,21 @@ def _guarded(run):
     return guarded
 
 
-def _chosen(names, known):
+def _chosen(names: list[str], known: Collection[str]) -> list[str]:
+    """``names``, or all that are known when there is none. Raises GoldenError on an unknown one."""
     for name in names:
         if name not in known:
             raise GoldenError(f"name {name!r}: there is no such golden; `qsa golden list` names them")
     return names or sorted(known)
 
 
-def _cases(store):
+def _cases(store: Store) -> dict[str, str]:
     """Name -> case string of every golden of the grid and of the folder; the grid's case holds for both."""
     return {name: store.load(name).case for name in store.names() if name not in grid()} | grid()
 
 
-def check(arguments):
-    """Hold the reference to the goldens; returns 1 when one differs or of the grid's is missing."""
+def check(arguments: argparse.Namespace) -> int:
+    """Hold the reference to the goldens; returns 1 when one differs, or one of the grid is missing."""
     store, failed = Store(arguments.folder), 0
     started = time.perf_counter()
     chosen = _chosen(arguments.names, {*store.names(), *grid()})
@@ -73,7 +81,7 @@ def check(arguments):
     return 1 if failed else 0
 
 
-def regen(arguments):
+def regen(arguments: argparse.Namespace) -> int:
     """Make goldens anew from the reference; returns 1 when something is pending."""
     store = Store(arguments.folder)
     cases = _cases(store)
@@ -89,14 +97,14 @@ def regen(arguments):
     return 1 if found else 0
 
 
-def accept(arguments):
-    """Make a pending golden the golden."""
+def accept(arguments: argparse.Namespace) -> int:
+    """Make a pending golden the golden; returns 0."""
     Store(arguments.folder).accept(arguments.name, arguments.because)
     print(f"accepted {arguments.name}")
     return 0
 
 
-def show(arguments):
+def show(arguments: argparse.Namespace) -> int:
     """List the goldens with their case strings; returns 1 when something is pending."""
     store = Store(arguments.folder)
     stored, pending = set(store.names()), set(store.pending())

@@ -1,19 +1,24 @@
-"""What the commands that run a model share: its options, its default, the text they are given, the progress bar."""
+"""Shared by the commands that run a model: its options and their checks, the text that is read, the progress bar."""
 
-import re
+import argparse
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from qsa.golden.families.text import MODEL
+from qsa.kernels.switches import ARITHMETICS
+from qsa.reference.geometry import RULES
 
-from ..environment import facts
+from ..environment import default_backend, facts
 
 
-def add_model_options(parser):
+def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose model, backend, arithmetic and K/V."""
     parser.add_argument("--model", metavar="DIR", help="checkpoint folder (default: the golden model)")
     parser.add_argument("--backend", metavar="NAME", help="cpu, cuda or reference (default: cuda where there is a GPU)")
@@ -25,61 +30,92 @@ def add_model_options(parser):
     parser.add_argument("--ids", action="store_true", help="text is token ids, with spaces or commas between them")
 
 
-def load(arguments):
-    """(model, vocabulary, backend's name) that the options choose. Raises ValueError or OSError on what is not
-    there."""
+def check_choice(option: str, value: object, allowed: Iterable[str]) -> None:
+    """Raises ValueError, naming ``option``, unless ``value`` is one of ``allowed``."""
+    allowed = list(allowed)
+    if value not in allowed:
+        raise ValueError(f"{option} = {value!r}: allowed are {', '.join(allowed)}")
+
+
+def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
+    """(model, vocabulary, backend's name) that the options choose.
+
+    Raises ValueError, naming the option, or OSError where there is no such model, backend or arithmetic.
+    """
     # Imported here: every other command would wait for the kernels.
-    from qsa.engine.load import load_model
+    from qsa.engine.load import BACKENDS, load_model
     from qsa.engine.tokenizer import vocabulary
 
-    directory = arguments.model
-    if directory is None:
-        directory = MODEL
-        if not (directory / "config.json").is_file():
-            raise ValueError("--model: missing: the golden model is not part of this installation")
-    backend = arguments.backend
-    if backend is None:
-        backend = "cpu" if facts()["gpu"].startswith("none") else "cuda"
-    names = {"directory": "--model", "backend": "--backend", "rule": "--rule"}
+    directory = MODEL if arguments.model is None else Path(arguments.model)
+    if arguments.model is None and not (directory / "config.json").is_file():
+        raise ValueError("--model: missing: the golden model is not part of this installation")
+    found = facts()
+    backend = default_backend(found) if arguments.backend is None else arguments.backend
+    check_choice("--backend", backend, BACKENDS)
     if arguments.arithmetic is not None:
-        names["arithmetic"] = "--arithmetic"
-    with options_named(names):
-        model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+        check_choice("--arithmetic", arguments.arithmetic, ARITHMETICS)
+        if (backend, arguments.arithmetic) == ("reference", "float"):
+            raise ValueError("--arithmetic = 'float': --backend = 'reference' has the exact arithmetic alone")
+    check_choice("--rule", arguments.rule, RULES)
+    if not directory.is_dir():
+        raise ValueError(f"--model = {str(directory)!r}: there is no such folder")
+    if backend == "cuda" and default_backend(found) == "cpu":
+        raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
+    model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
     return model, vocabulary(model.config, directory, arguments.ids), backend
 
 
-@contextmanager
-def options_named(names):
-    """Inside, an error that says ``name = value``, or ``name: `` and a count, of an argument says the command line's
-    word for it instead; ``names``: argument -> that word. A system's own errors, of several parts, are left alone."""
-    pattern = re.compile(rf"(?<![\w.-])({'|'.join(names)})(?= = |: \d)")
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        text = pattern.sub(lambda found: names[found[1]], str(error))
-        if len(error.args) != 1 or text == str(error):
-            raise
-        raise ValueError(text) from error
+def check_capacity(arguments: argparse.Namespace, what: str, needed: int) -> int:
+    """Cells of the slot: those of the option ``--capacity``, else ``needed``.
+
+    Raises ValueError, naming the option, where ``--capacity`` is none or has fewer than ``needed``; ``what`` says which
+    text needs them.
+    """
+    from qsa.engine.memory import MAX_CELLS
+    from qsa.engine.request import integer
+
+    if arguments.capacity is None:
+        return needed
+    capacity = integer("--capacity", arguments.capacity, 1, MAX_CELLS)
+    if capacity < needed:
+        raise ValueError(f"{what} need {needed} cells: --capacity = {capacity}")
+    return capacity
 
 
-def sizes(arguments, derived):
-    """Names for :func:`options_named` of the options of a slot's size; ``derived``: where the capacity comes from
-    when no option gives it."""
-    capacity = f"{derived}: capacity" if arguments.capacity is None else "--capacity"
-    return {"capacity": capacity, "page_size": "--page-size", "kv_format": "--kv-format", "chunk": "--chunk"}
+def check_slot(arguments: argparse.Namespace, model: Any, capacity: int, derived: str) -> None:
+    """Raises ValueError, naming the option, where ``model`` has no slot of ``capacity`` cells with the K/V format and
+    the page size of the options, or this machine no memory for it.
+
+    derived  what the capacity comes from when no option gives it
+    """
+    from qsa.engine import memory
+    from qsa.engine.request import integer
+
+    page_size, kv_format = integer("--page-size", arguments.page_size, 1, memory.MAX_CELLS), arguments.kv_format
+    if kv_format not in model.kv_formats:
+        allowed = ", ".join(model.kv_formats)
+        raise ValueError(f"--kv-format = {kv_format!r}: the {model.arithmetic} arithmetic takes {allowed}")
+    if hasattr(model.backend, "to_device"):
+        # A device's own allocator raises when there is too little.
+        return
+    needed, available = memory.slot_bytes(model, capacity, page_size, kv_format), memory.host_bytes()
+    if available is not None and needed > available:
+        name = f"{derived}: capacity" if arguments.capacity is None else "--capacity"
+        sizes = f"{name} = {capacity}, --page-size = {page_size}"
+        raise ValueError(f"{sizes}: a slot takes at least {needed:,} bytes: this machine has {available:,}")
 
 
-def source(name):
-    """What errors call the text of the file ``name``."""
+def source(name: str) -> str:
+    """The name of the file ``name`` in errors."""
     return "standard input" if name == "-" else name
 
 
-def read_bytes(name):
+def read_bytes(name: str) -> bytes:
     """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it."""
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 
-def encode(vocabulary, data, model, what, least=1):
+def encode(vocabulary: Any, data: bytes, model: Any, what: str, least: int = 1) -> np.ndarray:
     """Ids int64 [n] of ``data``, bytes; ``what``: its name in errors. Raises ValueError unless there are ``least`` and
     all are in the model's vocabulary."""
     ids = vocabulary.encode(data, what)
@@ -92,8 +128,8 @@ def encode(vocabulary, data, model, what, least=1):
 
 
 @contextmanager
-def progress(description, total):
-    """A bar on standard error while it is a terminal; gives a function from the count that is done."""
+def progress(description: str, total: int) -> Iterator[Callable[[int], object]]:
+    """A bar on standard error while it is a terminal; yields a function that takes the count of what is done."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

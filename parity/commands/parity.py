@@ -1,19 +1,19 @@
-"""``qsa parity``: run cases on a backend, say what came of them, write the reports."""
+"""``qsa parity``: run cases on a backend, print their results, write the reports."""
 
 import argparse
-import contextlib
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qsa.golden import files
 from qsa.kernels.switches import ARITHMETICS, switches
 
 from .. import report, suite
 from ..backend import Backend
-from ..environment import facts, headline
+from ..environment import default_backend, facts, headline
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
 
@@ -26,10 +26,13 @@ returns False, is unsupported. attend may take schedule=, splits=, arithmetic= a
 are used where defined."""
 
 WIDTH = 110
-"""Columns of the table where no terminal says how many there are."""
+"""Columns of the table where standard output is no terminal."""
+
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+"""A case string is printed as it is: no markup, no colours, not broken over lines."""
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``parity``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser(
         "parity",
@@ -56,7 +59,8 @@ def add_parser(subparsers):
     return parser
 
 
-def _chosen(arguments, arithmetic):
+def _chosen(arguments: argparse.Namespace, arithmetic: str) -> list[suite.Case]:
+    """The cases that the options choose. Raises ValueError on options that do not go together."""
     if arguments.bench and "verify-batch" not in arguments.modules:
         raise ValueError("--bench: goes with the module verify-batch")
     if arguments.case and arguments.modules:
@@ -66,63 +70,29 @@ def _chosen(arguments, arithmetic):
     return suite.collect(arguments.modules or list(suite.MODULES), arithmetic, arguments.full)
 
 
-def check_target(option, path):
-    """Raises ValueError when ``path`` cannot be written: better before the run than after it. Makes its folder."""
-    if path is None or path == files.STDOUT:
-        return
-    try:
-        files.probe(path)
-    except OSError as error:
-        raise ValueError(f"{option} = {path!r}: must be a file that can be written: {error}") from error
-
-
-@contextlib.contextmanager
-def reports_alone(json, junit):
-    """Check the targets of the options ``--json`` and ``--junit`` (file, ``-`` or None), then run the body.
-
-    Where one is standard output, what the body prints goes to standard error; the yielded ``write(path, text)`` writes
-    a report.
-
-    Raises ValueError when a target cannot be written or both are standard output.
-    """
-    if json == junit == files.STDOUT:
-        raise ValueError("--json = '-', --junit = '-': only one of them can be standard output")
-    check_target("--json", json)
-    check_target("--junit", junit)
-    out = sys.stdout
-
-    def write(path, text):
-        with contextlib.redirect_stdout(out):
-            report.write(path, text)
-
-    with contextlib.redirect_stdout(sys.stderr if files.STDOUT in (json, junit) else out):
-        yield write
-
-
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError on bad arguments."""
     arithmetic = switches().arithmetic if arguments.arithmetic is None else arguments.arithmetic
     if arithmetic not in ARITHMETICS:
         raise ValueError(f"--arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
     cases = _chosen(arguments, arithmetic)
     if arguments.list:
-        for one in cases:
-            print(one.text)
+        for case in cases:
+            print(case.text)
         return 0
-    with reports_alone(arguments.json, arguments.junit) as write:
+    with report.report_writer(arguments.json, arguments.junit) as write:
         return _parity(arguments, arithmetic, cases, write)
 
 
-def _parity(arguments, arithmetic, cases, write):
-    """Run ``cases``, say what came of them and hand the reports to ``write``; returns the exit code."""
+def _parity(
+    arguments: argparse.Namespace, arithmetic: str, cases: list[suite.Case], write: Callable[[str, str], None]
+) -> int:
+    """Run ``cases``, print their results and hand the reports to ``write``; returns the exit code."""
     # A kernel under development lies in the folder where the command is typed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    name = arguments.backend
-    if name is None:
-        name = "cpu" if found["gpu"].startswith("none") else "cuda"
-    backend = Backend(name, arithmetic)
+    backend = Backend(default_backend(found) if arguments.backend is None else arguments.backend, arithmetic)
     environment = {"backend": backend.name, "arithmetic": arithmetic, **found}
     console = _console()
     console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)
@@ -131,7 +101,7 @@ def _parity(arguments, arithmetic, cases, write):
     except KeyboardInterrupt:
         print("qsa parity: interrupted: no report was written", file=sys.stderr)
         return 130
-    console.print(report.table(tally))
+    console.print(report.table(tally, suite.MODULES))
     if arguments.json:
         write(arguments.json, report.json_text(report.as_json(tally, environment)))
     if arguments.junit:
@@ -142,8 +112,8 @@ def _parity(arguments, arithmetic, cases, write):
     return tally.exit_code
 
 
-def _bench(backend, tally, console):
-    """Print the table of ``verify_bench``, or why there is none."""
+def _bench(backend: Backend, tally: suite.Tally, console: Console) -> None:
+    """Print the table of ``bench/switches.py``, or why there is none."""
     if backend.name != "cuda":
         console.print(f"bench: unsupported: backend {backend.name} has no timers of a device", **PLAIN)
     elif tally.exit_code:
@@ -151,44 +121,42 @@ def _bench(backend, tally, console):
     else:
         # Imported here: it needs CuPy.
         from ..bench import switch_table
-        from ..bench import switches as verify_bench
+        from ..bench import switches as switches_bench
 
-        for line in switch_table.lines(verify_bench.table()):
+        for line in switch_table.lines(switches_bench.table()):
             console.print(line, **PLAIN)
 
 
-PLAIN = {"markup": False, "highlight": False, "soft_wrap": True}
-"""A case string is printed as it is: no markup, no colours, not broken over lines."""
-
-
-def _console():
+def _console() -> Console:
     terminal = sys.stdout.isatty()
     return Console(file=sys.stdout, width=None if terminal else WIDTH, force_terminal=terminal)
 
 
-def _run(cases, backend, console, verbose):
+def _run(cases: list[suite.Case], backend: Backend, console: Console, verbose: bool) -> suite.Tally:
+    """Run ``cases``: with a line for each, or on a terminal with a bar."""
     if not console.is_terminal:
-        return suite.run(cases, backend, lambda result: _say(result, backend, console, verbose, every=True))
+        return suite.run(cases, backend, lambda result: _print(result, backend, console, verbose, every=True))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("parity", total=len(cases))
 
-        def heard(result):
-            _say(result, backend, console, verbose, every=verbose)
+        def on_result(result: suite.Result) -> None:
+            _print(result, backend, console, verbose, every=verbose)
             progress.update(task, advance=1, description=result.case.module)
 
-        return suite.run(cases, backend, heard)
+        return suite.run(cases, backend, on_result)
 
 
-def _say(result, backend, console, verbose, every):
-    """Print one result; on a terminal only what did not pass, the bar tells the rest."""
+def _print(result: suite.Result, backend: Backend, console: Console, verbose: bool, every: bool) -> None:
+    """Print a result: ``every`` one, or only one that did not pass, as on a terminal, where a bar counts them."""
     if every or result.status != "passed":
         console.print(f"{result.status:12}{result.case.text}  {result.seconds:.2f} s", **PLAIN)
         for line in result.lines(backend, verbose):
             console.print(line, **PLAIN)
 
 
-def _conclude(tally, console):
+def _conclude(tally: suite.Tally, console: Console) -> None:
+    """Print the counts, and the reasons of what is unsupported."""
     failed, passed, unsupported = (tally.count(status) for status in ("failed", "passed", "unsupported"))
     console.print(f"{passed} passed, {failed} failed, {unsupported} unsupported", **PLAIN)
     reasons = {result.reason for result in tally.results if result.status == "unsupported"}

@@ -1,18 +1,21 @@
-"""``qsa score``: how probable a model finds a text, through the verify windows that decoding uses."""
+"""``qsa score``: the NLL of a text under a model, through the verify windows that decoding uses."""
 
+import argparse
 import json
 import math
 import sys
 import time
+from typing import Any
+
+import numpy as np
 
 from qsa.golden import files
 
 from .. import report
 from . import model_options
-from .parity import check_target
 
 
-def add_parser(subparsers):
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``score``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser("score", help="teacher-forced NLL of a text under a model")
     parser.add_argument("file", metavar="FILE", help="the text; - is standard input")
@@ -25,27 +28,27 @@ def add_parser(subparsers):
     return parser
 
 
-def run(arguments):
+def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import score
     from qsa.engine.graph_runner import make_runner
 
-    check_target("--json", arguments.json)
+    report.check_target("--json", arguments.json)
     data = model_options.read_bytes(arguments.file)
     model, vocabulary, backend = model_options.load(arguments)
     what = model_options.source(arguments.file)
     ids = model_options.encode(vocabulary, data, model, what, least=2)
-    names = {"window": "--window", "ids": what} | model_options.sizes(arguments, what)
+    capacity = _checked_capacity(arguments, model, len(ids), what)
     options = {"page_size": arguments.page_size, "kv_format": arguments.kv_format}
     begin = time.perf_counter()
     try:
-        with model_options.options_named(names), model_options.progress("score", len(ids) - 1) as show:
+        with model_options.progress("score", len(ids) - 1) as show:
             scores = score(
                 model,
                 ids,
                 arguments.window,
                 arguments.chunk,
-                arguments.capacity,
+                capacity,
                 lambda start, rows: show(start + len(rows)),
                 runner=make_runner(model),
                 **options,
@@ -61,12 +64,26 @@ def run(arguments):
         return 0
     if arguments.json:
         report.write_json(arguments.json, figures | settings)
-    _show(figures)
+    _print_figures(figures)
     return 0
 
 
-def _figures(scores, ids, vocabulary, seconds):
-    """What is said of a text: counts, mean NLL in nats with its standard error, bits per byte, perplexity, share of
+def _checked_capacity(arguments: argparse.Namespace, model: Any, count: int, what: str) -> int:
+    """Cells of the slot for a text of ``count`` tokens. Raises ValueError, naming the option, on rows or sizes that are
+    not allowed or do not fit."""
+    from qsa.engine.request import MAX_ROWS, integer
+
+    if arguments.chunk is None:
+        integer("--window", arguments.window, 1, MAX_ROWS)
+    else:
+        integer("--chunk", arguments.chunk, 1)
+    capacity = model_options.check_capacity(arguments, f"{what}: {count} tokens", count - 1)
+    model_options.check_slot(arguments, model, capacity, what)
+    return capacity
+
+
+def _figures(scores: Any, ids: np.ndarray, vocabulary: Any, seconds: float) -> dict[str, Any]:
+    """The figures of a text: counts, mean NLL in nats with its standard error, bits per byte, perplexity, share of
     tokens that were the most probable one. ``bits_per_byte`` is None where the bytes are not known."""
     count, size = len(scores.nll), vocabulary.size(ids[1:])
     mean = scores.mean
@@ -82,7 +99,7 @@ def _figures(scores, ids, vocabulary, seconds):
     }
 
 
-def _show(figures):
+def _print_figures(figures: dict[str, Any]) -> None:
     error = figures["nll_standard_error"]
     print(f"tokens         {figures['tokens']}")
     print(f"mean NLL       {figures['nll']:.4f} nats" + ("" if error is None else f" +- {error:.4f}"))

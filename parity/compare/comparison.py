@@ -1,4 +1,4 @@
-"""The one comparison helper: two arrays in, a :class:`Comparison` out that can say what is wrong and where.
+"""The one comparison helper: from two arrays to a :class:`Comparison`, whose text says what is wrong and where.
 
 Two kinds of check. :func:`equal` asks for equal bytes; a NaN of any payload equals a NaN and nothing else, and -0
 differs from +0. :func:`error` measures a result against float64 truth as the relative norm of every vector of the last
@@ -7,22 +7,16 @@ elsewhere. Text, JSON and JUnit come from the same object.
 """
 
 import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
+from .element import Element, bit_patterns, element
 
-class Element(NamedTuple):
-    """One bad element: coordinate, both values as text, both bit patterns in hex, ULP distance (None where there is
-    none: a NaN, another dtype)."""
-
-    coordinate: tuple[int, ...]
-    expected: str
-    got: str
-    expected_bits: str
-    got_bits: str
-    ulp: int | None
+Axes = tuple[str, ...]
+"""Names of the axes of an array, in order."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +27,7 @@ class Comparison:
 
     ``kind`` is ``equal`` (the measure counts bad elements), ``error`` (a relative error) or ``count``. ``size`` and
     ``bad`` count elements. ``worst`` maps an axis to (index, figure) of its worst slice. ``figures`` are further
-    numbers that nothing depends on; ``notes`` are lines for the reader, the suspected stage among them.
+    numbers that decide nothing; ``notes`` are lines for the reader, the suspected stage among them.
     """
 
     name: str
@@ -44,30 +38,30 @@ class Comparison:
     size: int = 0
     bad: int = 0
     first: Element | None = None
-    worst: dict = field(default_factory=dict)
-    figures: dict = field(default_factory=dict)
+    worst: dict[str, tuple[int, float]] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check_bounds(self.name, self.bound)
 
     @property
-    def passed(self):
+    def passed(self) -> bool:
         """Whether something was compared and the measure is a number within the bound."""
         return bool(self.size > 0 and self.measure <= self.bound)
 
     @property
-    def share(self):
+    def share(self) -> float:
         """Share of the bound used; with a bound of 0: 0 when met, infinite when not."""
         if self.bound > 0:
             return self.measure / self.bound
         return 0.0 if self.measure == 0 else math.inf
 
-    def noted(self, *notes):
+    def noted(self, *notes: str) -> "Comparison":
         """The same with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
-    def as_dict(self):
+    def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; numbers that are not finite become None."""
         first = None if self.first is None else {**self.first._asdict(), "coordinate": list(self.first.coordinate)}
         return {
@@ -86,7 +80,7 @@ class Comparison:
             "notes": list(self.notes),
         }
 
-    def lines(self):
+    def lines(self) -> Iterator[str]:
         """The comparison for a reader, a line each."""
         share = "" if not self.bound else f", {self.share:.3g} of the bound"
         status = "passed" if self.passed else "FAILED"
@@ -97,9 +91,10 @@ class Comparison:
         if self.bad:
             yield f"  bad: {self.bad} of {self.size} elements ({100 * self.bad / self.size:.3g} %)"
         if self.first is not None:
-            at, a, b, bits_a, bits_b, ulp = self.first
-            far = "" if ulp is None else f", {ulp} ULP apart"
-            yield f"  first: {list(at)}: expected {a} ({bits_a}), got {b} ({bits_b}){far}"
+            bad = self.first
+            far = "" if bad.ulp is None else f", {bad.ulp} ULP apart"
+            values = f"expected {bad.expected} ({bad.expected_bits}), got {bad.got} ({bad.got_bits})"
+            yield f"  first: {list(bad.coordinate)}: {values}{far}"
         if self.worst and not self.passed:
             yield "  worst: " + ", ".join(
                 f"{axis} {index} ({figure:.3g})" for axis, (index, figure) in self.worst.items()
@@ -110,13 +105,13 @@ class Comparison:
             yield f"  {note}"
 
 
-def finite(value):
-    """``value`` as a plain number, None where JSON has no word for it."""
+def finite(value: float) -> float | None:
+    """``value`` as a plain number; None for a NaN or an infinity, which JSON does not have."""
     value = float(value)
     return value if math.isfinite(value) else None
 
 
-def _check_bounds(name, bounds):
+def _check_bounds(name: str, bounds: float | np.ndarray) -> None:
     """Raises ValueError, naming the first, on a bound that is not finite or below 0."""
     bounds = np.asarray(bounds, np.float64)
     wrong = ~(np.isfinite(bounds) & (bounds >= 0))
@@ -124,9 +119,9 @@ def _check_bounds(name, bounds):
         raise ValueError(f"{name}: bound = {bounds[wrong][0]}: must be a finite number, 0 or more")
 
 
-def most(name, figures, bounds):
-    """(figure, its bound) where ``figures`` use most of their bounds, a NaN before all else; (0, the largest bound)
-    without figures. ``bounds`` has the shape of the figures or broadcasts to it.
+def most(name: str, figures: np.ndarray, bounds: float | np.ndarray) -> tuple[float, float]:
+    """(figure, its bound) where ``figures`` use most of their bounds, the first NaN if there is one; (0, the largest
+    bound) without figures. ``bounds`` has the shape of the figures or broadcasts to it.
 
     Raises ValueError, naming the comparison ``name``, on a bound that is not finite or below 0.
     """
@@ -136,55 +131,25 @@ def most(name, figures, bounds):
     bounds = np.broadcast_to(np.asarray(bounds, np.float64), figures.shape)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         share = np.where(figures == 0, 0, figures / bounds)
-    place = np.unravel_index(int(np.where(np.isnan(share), np.inf, share).argmax()), figures.shape)
-    if np.isnan(share).any():
-        place = np.unravel_index(int(np.isnan(share).argmax()), figures.shape)
-    return float(figures[place]), float(bounds[place])
+    undefined = np.isnan(share)
+    flat = undefined.argmax() if undefined.any() else share.argmax()
+    index = np.unravel_index(int(flat), figures.shape)
+    return float(figures[index]), float(bounds[index])
 
 
-def _unsigned(array):
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
-
-
-def _differs(expected, got):
+def _differs(expected: np.ndarray, got: np.ndarray) -> np.ndarray:
+    """bool: where two arrays of one shape and dtype differ in a byte and are not both NaN."""
     if expected.dtype.kind == "f":
         nan = np.isnan(expected)
-        return np.where(nan, ~np.isnan(got), _unsigned(expected) != _unsigned(got))
+        return np.where(nan, ~np.isnan(got), bit_patterns(expected) != bit_patterns(got))
     return expected != got
 
 
-def ulp_distance(a, b):
-    """Number of representable steps between two scalars of one float dtype; +0 and -0 are 0 apart; None at a NaN."""
-    if np.isnan(a) or np.isnan(b):
-        return None
-
-    def place(x):
-        bits = int(_unsigned(np.asarray(x)[None])[0])
-        half = 1 << (8 * x.dtype.itemsize - 1)
-        return half - bits if bits >= half else bits
-
-    return abs(place(a) - place(b))
+def _first(bad: np.ndarray, expected: np.ndarray, got: np.ndarray) -> Element:
+    return element(expected, got, np.unravel_index(int(np.argmax(bad)), bad.shape))
 
 
-def _bits(x):
-    return f"0x{int(_unsigned(np.asarray(x)[None])[0]):0{2 * x.dtype.itemsize}x}"
-
-
-def element(expected, got, coordinate):
-    """The :class:`Element` at ``coordinate``; bits and ULP of ``expected`` are those of ``got``'s dtype."""
-    a, b = expected[coordinate], got[coordinate]
-    with np.errstate(over="ignore"):
-        near = got.dtype.type(a)
-    ulp = ulp_distance(near, b) if got.dtype.kind == "f" else None
-    return Element(tuple(int(x) for x in coordinate), f"{a:.9g}", f"{b:.9g}", _bits(near), _bits(b), ulp)
-
-
-def _first(bad, expected, got):
-    place = np.unravel_index(int(np.argmax(bad)), bad.shape)
-    return element(expected, got, place)
-
-
-def _worst(figures, axes, reduce):
+def _worst(figures: np.ndarray, axes: Axes, reduce: Callable[..., Any]) -> dict[str, tuple[int, float]]:
     """Axis -> (index, figure) of the slice with the largest figure, for the axes of ``figures``."""
     found = {}
     for number, axis in enumerate(axes[: figures.ndim]):
@@ -195,8 +160,9 @@ def _worst(figures, axes, reduce):
     return found
 
 
-def _mismatch(name, expected, got, reason):
-    if expected.shape == got.shape and (expected.dtype == got.dtype or reason):
+def _mismatch(name: str, expected: np.ndarray, got: np.ndarray, *, dtypes: bool) -> Comparison | None:
+    """A failed comparison where the shapes differ, or with ``dtypes`` the dtypes; None where they do not."""
+    if expected.shape == got.shape and (expected.dtype == got.dtype or not dtypes):
         return None
     text = f"expected {expected.dtype} {list(expected.shape)}, got {got.dtype} {list(got.shape)}"
     return Comparison(
@@ -211,13 +177,19 @@ def _mismatch(name, expected, got, reason):
     )
 
 
-def equal(name, expected, got, axes=("row", "head", "dim"), reason="the exact arithmetic has one right answer"):
+def equal(
+    name: str,
+    expected: np.ndarray,
+    got: np.ndarray,
+    axes: Axes = ("row", "head", "dim"),
+    reason: str = "the exact arithmetic has one right answer",
+) -> Comparison:
     """Equality of bytes of two arrays; ``axes`` names them in order.
 
     A differing shape or dtype is a failed comparison whose note names both.
     """
     expected, got = np.asarray(expected), np.asarray(got)
-    mismatch = _mismatch(name, expected, got, None)
+    mismatch = _mismatch(name, expected, got, dtypes=True)
     if mismatch:
         return mismatch
     bad = _differs(expected, got)
@@ -229,7 +201,7 @@ def equal(name, expected, got, axes=("row", "head", "dim"), reason="the exact ar
     )
 
 
-def _distance(truth, got):
+def _distance(truth: np.ndarray, got: np.ndarray) -> np.ndarray:
     """|got - truth|: 0 between equal values, infinities and NaNs included, infinite where one side alone is NaN."""
     with np.errstate(invalid="ignore"):
         off = np.abs(got.astype(np.float64) - truth)
@@ -237,7 +209,7 @@ def _distance(truth, got):
     return np.where(alike, 0, np.where(np.isnan(off), np.inf, off))
 
 
-def relative_error(truth, got):
+def relative_error(truth: np.ndarray, got: np.ndarray) -> np.ndarray:
     """Relative norm of the error of every vector of the last axis, float64 [...]; infinite where only one side has a
     value that is not finite, or where the truth is 0 and the result is not."""
     truth, got = np.asarray(truth, np.float64), np.asarray(got, np.float64)
@@ -251,7 +223,15 @@ def relative_error(truth, got):
     return np.where(alike.all(axis=-1) & ((size > 0) | (off == 0)), relative, np.inf)
 
 
-def error(name, truth, got, bound, reason, axes=("row", "head", "dim"), scale=None):
+def error(
+    name: str,
+    truth: np.ndarray,
+    got: np.ndarray,
+    bound: float | np.ndarray,
+    reason: str,
+    axes: Axes = ("row", "head", "dim"),
+    scale: np.ndarray | None = None,
+) -> Comparison:
     """The relative error of every vector of the last axis against float64 ``truth``, held to ``bound``: a number, or an
     array that broadcasts to the errors, so that every vector has a bound of its own. Measure and bound are those of the
     vector that uses most of its bound.
@@ -262,7 +242,7 @@ def error(name, truth, got, bound, reason, axes=("row", "head", "dim"), scale=No
     the whole truth.
     """
     truth, got = np.asarray(truth, np.float64), np.asarray(got)
-    mismatch = _mismatch(name, truth, got, reason)
+    mismatch = _mismatch(name, truth, got, dtypes=False)
     if mismatch:
         return mismatch
     off = _distance(truth, got)
@@ -283,6 +263,17 @@ def error(name, truth, got, bound, reason, axes=("row", "head", "dim"), scale=No
     )
 
 
-def verdict(name, measure, bound, reason, *, kind="count", size=0, bad=0, notes=(), figures=None):
+def verdict(
+    name: str,
+    measure: float,
+    bound: float,
+    reason: str,
+    *,
+    kind: str = "count",
+    size: int = 0,
+    bad: int = 0,
+    notes: Iterable[str] = (),
+    figures: dict[str, float] | None = None,
+) -> Comparison:
     """A number measured elsewhere, held to a bound."""
     return Comparison(name, kind, measure, bound, reason, size, bad, figures=figures or {}, notes=tuple(notes))

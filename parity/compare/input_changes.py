@@ -1,11 +1,13 @@
-"""What a call was given, and whether the call left it as it was.
+"""Whether a call changed its inputs.
 
-A kernel that overwrites its inputs must not be judged by what it left there. :class:`Given` keeps the bytes of every
-input before the call, compares them after it, and puts back what was changed, so that the truth of this case and of the
-cases after it is made from the right inputs.
+A kernel that overwrites its inputs must not be judged by the changed ones. :class:`Given` keeps the bytes of every
+input before the call, compares them after it, and puts changed bytes back, so that the right result of this case and of
+later ones is made from the right inputs.
 """
 
 import ctypes
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,10 +15,10 @@ import xxhash
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV, Pool
 
-from .comparison import element
+from .element import bit_patterns, bits_text, element
 
 WRITTEN = {"append_kv": (".codes", ".scale"), "append_index": (".tail", ".dead", ".pooled")}
-"""Operation -> endings of the names of what it is there to write. All else is an input."""
+"""Operation -> endings of the names of the arrays that it writes. All others are inputs."""
 
 WHOLE = 64 << 20
 """Bytes up to which an array is kept as a copy. Of a larger one the hashes of its pieces are kept: a change is found,
@@ -29,19 +31,21 @@ _MISSING = object()
 
 
 class ChangedInputError(ValueError):
-    """A call changed one of its inputs; the message names the operation, the input and the first changed place."""
+    """A call changed one of its inputs; the message names the operation, the input and the first change."""
 
 
 class Given:
     """The inputs of one call, kept.
 
-    operation  name of the operation: what it is there to write (:data:`WRITTEN`) is not kept
+    operation  name of the operation: the arrays that it writes (:data:`WRITTEN`) are not kept
     arguments  dict of name -> array, PagedKV, Index, plain value or None, or a list of these
     """
 
-    def __init__(self, operation, arguments):
+    def __init__(self, operation: str, arguments: dict[str, Any]) -> None:
         self.operation, self.arguments = operation, arguments
-        self._states, self._kept, arrays = [], {}, {}
+        self._states: list[tuple[Any, Any]] = []
+        self._kept: dict[str, Any] = {}
+        arrays: dict[int, _Array] = {}
         for name, value in _leaves(arguments, self._states):
             if name.endswith(WRITTEN.get(operation, ())):
                 continue
@@ -50,11 +54,11 @@ class Given:
                 value = arrays.setdefault(id(value), _Array(value))
             self._kept[name] = value
 
-    def changes(self, arguments=None):
-        """Name -> text of the first change, of every input that is not what it was. ``arguments`` stand in the place of
-        the given ones; what they do not have is not compared."""
+    def changes(self, arguments: dict[str, Any] | None = None) -> dict[str, str]:
+        """Name -> text of the first change, for every changed input. ``arguments`` are compared instead of the given
+        ones; an input that they lack is not compared."""
         whole = arguments is None
-        now = dict(_leaves(self.arguments if whole else arguments, []))
+        now = dict(_leaves(self.arguments if arguments is None else arguments, []))
         found = {}
         for name, kept in self._kept.items():
             value = now.get(name, _MISSING)
@@ -68,8 +72,8 @@ class Given:
                 found[name] = text
         return found
 
-    def restore(self):
-        """Puts back what was changed, as far as it was kept whole."""
+    def restore(self) -> None:
+        """Puts changed inputs back, as far as they were kept whole."""
         for target, state in self._states:
             if isinstance(target, list):
                 target[:] = state
@@ -79,9 +83,9 @@ class Given:
             if isinstance(kept, _Array):
                 kept.restore()
 
-    def check(self, arguments=None):
-        """Raises :class:`ChangedInputError` when an input is not what it was; see :meth:`changes`. What was changed is
-        put back first."""
+    def check(self, arguments: dict[str, Any] | None = None) -> None:
+        """Raises :class:`ChangedInputError` when an input has changed; see :meth:`changes`. The input is put back
+        first."""
         found = self.changes(arguments)
         if found:
             self.restore()
@@ -90,13 +94,13 @@ class Given:
             raise ChangedInputError(f"{self.operation}: changed its input {name}: {text}{more}")
 
 
-def nbytes(value):
+def nbytes(value: Any) -> int:
     """Bytes of all arrays of an argument."""
     return sum(leaf.nbytes for _, leaf in _leaves({"": value}, []) if isinstance(leaf, np.ndarray))
 
 
-def _leaves(arguments, states):
-    """(name, array or plain value) of all that ``arguments`` hold; every container's state is added to ``states``."""
+def _leaves(arguments: dict[str, Any], states: list[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """(name, array or plain value) of everything in ``arguments``; every container's state is added to ``states``."""
     for name, value in arguments.items():
         if isinstance(value, (list, tuple)):
             if isinstance(value, list):
@@ -112,21 +116,21 @@ def _leaves(arguments, states):
             yield name, value
 
 
-def _same(kept, value):
+def _same(kept: Any, value: Any) -> bool:
     if kept is value:
         return True
     return not isinstance(value, np.ndarray) and bool(kept == value)
 
 
 class _Array:
-    """An array as it was: a copy, or hashes of its pieces."""
+    """The content of an array before a call: a copy, or hashes of its pieces."""
 
-    def __init__(self, array):
+    def __init__(self, array: np.ndarray) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype
         self.copy = array.copy() if array.nbytes <= WHOLE or not array.flags.c_contiguous else None
-        self.hashes = None if self.copy is not None else _hashes(array)
+        self.hashes = [] if self.copy is not None else _hashes(array)
 
-    def difference(self, now):
+    def difference(self, now: Any) -> str | None:
         """Text of the first difference of ``now``, None when there is none."""
         if not isinstance(now, np.ndarray) or (now.shape, now.dtype) != (self.shape, self.dtype):
             left = f"{now.dtype} {list(now.shape)}" if isinstance(now, np.ndarray) else type(now).__name__
@@ -134,18 +138,19 @@ class _Array:
         if self.copy is None:
             pieces = [i for i, (a, b) in enumerate(zip(self.hashes, _hashes(now), strict=True)) if a != b]
             return f"first in bytes {pieces[0] * PIECE} to {(pieces[0] + 1) * PIECE - 1}" if pieces else None
-        bad = _bits(self.copy) != _bits(now)
+        bad = bit_patterns(self.copy) != bit_patterns(now)
         if not bad.any():
             return None
-        one = element(self.copy, now, np.unravel_index(int(bad.argmax()), bad.shape))
-        given, left = one.expected, one.got
+        first = element(self.copy, now, np.unravel_index(int(bad.argmax()), bad.shape))
+        given, left, at = first.expected, first.got, first.coordinate
         if given == left:
-            given, left = f"{given} ({_hex(self.copy, one)})", f"{left} ({_hex(now, one)})"
-        return f"first at {list(one.coordinate)}: given {given}, left {left}"
+            given, left = f"{given} ({bits_text(self.copy[at])})", f"{left} ({bits_text(now[at])})"
+        return f"first at {list(at)}: given {given}, left {left}"
 
-    def restore(self):
+    def restore(self) -> None:
+        """Puts the copy back where the array differs from it."""
         array = self.array
-        if self.copy is None or array.shape != self.shape or not (_bits(self.copy) != _bits(array)).any():
+        if self.copy is None or array.shape != self.shape or not (bit_patterns(self.copy) != bit_patterns(array)).any():
             return
         if array.flags.writeable:
             array[...] = self.copy
@@ -154,14 +159,6 @@ class _Array:
             ctypes.memmove(array.ctypes.data, np.ascontiguousarray(self.copy).ctypes.data, array.nbytes)
 
 
-def _bits(array):
-    return array.view(f"u{array.dtype.itemsize}")
-
-
-def _hex(array, one):
-    return f"0x{int(_bits(array)[one.coordinate]):0{2 * array.dtype.itemsize}x}"
-
-
-def _hashes(array):
+def _hashes(array: np.ndarray) -> list[int]:
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return [xxhash.xxh3_64_intdigest(flat[first : first + PIECE]) for first in range(0, flat.size, PIECE)]
+    return [xxhash.xxh3_64_intdigest(flat[first : first + PIECE].data) for first in range(0, flat.size, PIECE)]

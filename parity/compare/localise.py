@@ -1,12 +1,14 @@
 """Where a failing ``attend`` of the exact arithmetic first went wrong.
 
 A backend may define ``attend_stages(q, kv, ids, steps, row)``, which gives a dict with any of the arrays of
-``reference/exact/attend.py`` for that row (:data:`STAGES`); the first that differs is the stage. Of a backend that
-gives its output alone nothing more can be known than the row, head and value groups that are wrong, and which simple
-mistakes the output is consistent with. That is a hint, and worded as one.
+``reference/exact/attend.py`` for that row (:data:`STAGES`); the first that differs is the stage. A backend without it
+shows only which row, head and value groups are wrong, and which simple mistakes its output is consistent with. That is
+a hint, and the text says so.
 """
 
 import importlib
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from qsa.reference.attend import selected_cells, softmax_attention
 from qsa.reference.formats import GROUP, rotate
 from qsa.reference.kv import read_kv
 
-# The package gives the function of the same name; the stages are in the module behind it.
+# `qsa.reference.exact.attend` is the function; the module of that name has the stages.
 _exact = importlib.import_module("qsa.reference.exact.attend")
 
 STAGES = ("scores", "floor", "group", "mass", "weights", "sum_mass", "sum_value", "output")
@@ -27,7 +29,7 @@ CLOSE = 1e-4
 effect of the mistakes on ordinary inputs."""
 
 
-def explain(backend, w, expected, got):
+def explain(backend: Any, w: Any, expected: np.ndarray, got: np.ndarray) -> tuple[str, ...]:
     """Lines about the first wrong (row, head) of ``got`` [rows, heads, dim] float32; ``expected`` has the right bytes.
 
     w  the arguments of the call as attributes ``q``, ``kv`` (one PagedKV), ``ids``, ``steps``
@@ -38,10 +40,10 @@ def explain(backend, w, expected, got):
     if not wrong.any():
         return ()
     row, head = (int(x) for x in np.argwhere(wrong.any(axis=-1))[0])
-    size = GROUP.get(w.kv.pool.v.coding, expected.shape[-1])
+    size = GROUP.get(w.kv.pool.v.coding) or expected.shape[-1]
     groups = sorted({int(dim) // size for dim in np.flatnonzero(wrong[row, head])})
     of = expected.shape[-1] // size
-    lines = [f"place: row {row}, head {head}: value groups {groups} of {of}"]
+    lines = [f"position: row {row}, head {head}: value groups {groups} of {of}"]
     stage = _first_stage(backend, w, row)
     if stage:
         lines.append(f"stage: row {row}: first wrong in {stage}")
@@ -50,7 +52,7 @@ def explain(backend, w, expected, got):
     return tuple(lines)
 
 
-def stages(w, row):
+def stages(w: Any, row: int) -> dict[str, np.ndarray]:
     """Stage -> array of one row in the exact arithmetic."""
     pool, width = w.kv.pool, int(w.steps[row, 3])
     cells = selected_cells(w.kv, w.ids[row], width)
@@ -62,7 +64,7 @@ def stages(w, row):
     return dict(zip(STAGES, (scores, *top, mass, weights, *total, _exact.output(total, top)), strict=True))
 
 
-def _first_stage(backend, w, row):
+def _first_stage(backend: Any, w: Any, row: int) -> str | None:
     """Name of the first stage that the backend has wrong, with the first coordinate; None when it exposes none."""
     expose = getattr(backend.module, "attend_stages", None)
     if expose is None:
@@ -80,12 +82,12 @@ def _first_stage(backend, w, row):
     return "none of the stages it shows"
 
 
-def _near(a, b):
+def _near(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.linalg.norm(a - b) <= CLOSE * max(np.linalg.norm(b), np.finfo(np.float64).tiny))
 
 
-def _likely(w, row, head, expected, got):
-    """A simple mistake that gives ``got`` [dim] in place of ``expected``, or None."""
+def _likely(w: Any, row: int, head: int, expected: np.ndarray, got: np.ndarray) -> str | None:
+    """A simple mistake that gives ``got`` [dim] instead of ``expected``, or None."""
     if np.isnan(got).all():
         return "NaN throughout: a value outside the selection was read, or a maximum over nothing"
     if not np.isfinite(got).all():
@@ -103,7 +105,7 @@ def _likely(w, row, head, expected, got):
     return _one_cell(w, row, head, expected, got)
 
 
-def _float64(w, row, kv_head, head, cells, scale=None):
+def _float64(w: Any, row: int, kv_head: int, head: int, cells: Any, scale: float | None = None) -> np.ndarray:
     """float64 output [dim] of one query head over ``cells`` of ``kv_head``."""
     pool = w.kv.pool
     k, v = (x[:, kv_head : kv_head + 1] for x in cells.values())
@@ -113,7 +115,7 @@ def _float64(w, row, kv_head, head, cells, scale=None):
     return rotate(out) if pool.v.coding == "q4_0" else out
 
 
-def _mistakes(w, row, head):
+def _mistakes(w: Any, row: int, head: int) -> Iterator[tuple[str, np.ndarray]]:
     """(text, output [dim]) of mistakes that kernels are known for."""
     pool, g = w.kv.pool, w.kv.pool.geometry
     ids = w.ids[row, : int(w.steps[row, 3])]
@@ -121,7 +123,7 @@ def _mistakes(w, row, head):
     cells = selected_cells(w.kv, ids, len(ids))
     tail = n_kv // g.ratio * g.ratio
 
-    def over(chosen, **keywords):
+    def over(chosen: np.ndarray, **keywords: Any) -> np.ndarray:
         return _float64(w, row, kv_head, head, selected_cells(w.kv, chosen, len(chosen)), **keywords)
 
     if n_kv % g.ratio:
@@ -142,7 +144,7 @@ def _mistakes(w, row, head):
         yield "a rotation without 1/sqrt(head_dim)", right * g.head_dim**0.5
 
 
-def _one_cell(w, row, head, expected, got):
+def _one_cell(w: Any, row: int, head: int, expected: np.ndarray, got: np.ndarray) -> str | None:
     """The cell whose weight alone being wrong explains the difference, if there is one."""
     pool = w.kv.pool
     ids = w.ids[row, : int(w.steps[row, 3])]

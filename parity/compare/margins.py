@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from qsa.reference.geometry import REAL
+
 
 class Margins(NamedTuple):
     """Differing cells by class, and a line for each differing row (a few of them)."""
@@ -20,10 +22,17 @@ class Margins(NamedTuple):
 
 
 SHOWN = 4
-"""Rows whose difference is put into words."""
+"""Rows whose difference gets a line."""
 
 
-def margins(expected, got, scores, steps, ratio=4, tolerance=None):
+def margins(
+    expected: np.ndarray,
+    got: np.ndarray,
+    scores: np.ndarray,
+    steps: np.ndarray,
+    ratio: int = REAL.ratio,
+    tolerance: np.ndarray | None = None,
+) -> Margins:
     """Classes of the cells in which ``got`` differs from ``expected``.
 
     expected, got  [rows, cap] int32: a row's cells, then -1
@@ -40,7 +49,9 @@ def margins(expected, got, scores, steps, ratio=4, tolerance=None):
     return Margins(**counts, notes=tuple(notes[:SHOWN] + rest))
 
 
-def _row(expected, got, scores, tolerance, step, ratio):
+def _row(
+    expected: np.ndarray, got: np.ndarray, scores: np.ndarray, tolerance: np.ndarray, step: np.ndarray, ratio: int
+) -> tuple[str, int, str]:
     """(class, differing cells, words) of one row."""
     _, n_kv, n_bid, width = (int(x) for x in step)
     differing = np.setxor1d(expected[:width], got[:width])
@@ -67,7 +78,7 @@ def _row(expected, got, scores, tolerance, step, ratio):
     return "wrong", count, words
 
 
-def _malformed(got, n_kv, n_bid, width, ratio):
+def _malformed(got: np.ndarray, n_kv: int, n_bid: int, width: int, ratio: int) -> str | None:
     """What is wrong with a row of ids by itself, or None."""
     cells = got[:width]
     if (cells < 0).any() or (cells >= n_kv).any():
@@ -83,7 +94,7 @@ def _malformed(got, n_kv, n_bid, width, ratio):
     return None
 
 
-def _ranks(scores):
+def _ranks(scores: np.ndarray) -> np.ndarray:
     """int64 [blocks] in the order of preference: equal where scores tie (-0 and +0 do), all NaN below everything."""
-    _, place = np.unique(np.where(np.isnan(scores), -np.inf, scores) + 0.0, return_inverse=True)
-    return np.where(np.isnan(scores), -1, place)
+    _, rank = np.unique(np.where(np.isnan(scores), -np.inf, scores) + 0.0, return_inverse=True)
+    return np.where(np.isnan(scores), -1, rank)

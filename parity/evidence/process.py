@@ -1,14 +1,14 @@
-"""Child processes with a time limit, and what their reports say: a crash or a hang costs one child, never the run."""
+"""Child processes with a time limit, and their JUnit reports: a crash or a hang ends one child, never the run."""
 
 import ast
 import contextlib
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -22,7 +22,7 @@ TAIL = 6
 
 @dataclass(frozen=True)
 class Finished:
-    """How a child ended: ``code`` (negative: of that signal; None: stopped at its limit), ``output`` (both streams),
+    """The end of a child: ``code`` (negative: minus the signal; None: stopped at its limit), ``output`` (both streams),
     ``seconds``."""
 
     code: int | None
@@ -30,8 +30,8 @@ class Finished:
     seconds: float
 
     @property
-    def reason(self):
-        """Why it did not do its work, with the end of its output; free of this machine's folders."""
+    def reason(self) -> str:
+        """How it ended, with the last lines of its output; without this machine's folders."""
         if self.code is None:
             ended = f"stopped at its limit after {self.seconds:.0f} s"
         elif self.code < 0:
@@ -42,7 +42,7 @@ class Finished:
         return "\n".join([ended, *(impersonal(line) for line in lines)])
 
 
-def impersonal(text):
+def impersonal(text: str) -> str:
     """``text`` without the folders of this machine and user, for a record that others read."""
     for folder, name in ((Path.cwd(), "."), (tempfile.gettempdir(), "TMP"), (sys.prefix, "PREFIX"), (Path.home(), "~")):
         if len(str(folder)) > 1:
@@ -50,22 +50,22 @@ def impersonal(text):
     return text
 
 
-_running = set()
+_running: set[subprocess.Popen] = set()
 
 
-def stop():
-    """Stop every child that runs, for a program that ends early; their :func:`run` then returns."""
+def stop() -> None:
+    """Stop every running child, for a program that ends early; each :func:`run` then returns."""
     for child in list(_running):
         _kill(child)
 
 
-def _kill(child):
-    # The group: with the child goes all that it started.
+def _kill(child: subprocess.Popen) -> None:
+    # The group: the child and all that it started.
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def run(command, seconds):
+def run(command: Sequence[str], seconds: float) -> Finished:
     """Run ``command`` (list of strings) for at most ``seconds``; returns :class:`Finished`.
 
     A child that is stopped is stopped with all that it started. A command that cannot be started raises OSError.
@@ -82,7 +82,7 @@ def run(command, seconds):
         )
         _running.add(child)
         try:
-            code = child.wait(timeout=seconds)
+            code: int | None = child.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             code = None
         finally:
@@ -97,7 +97,7 @@ def run(command, seconds):
 
 @dataclass(frozen=True)
 class Entry:
-    """One test of a JUnit file: ``status`` as in :mod:`suite`, ``reason`` of what did not pass."""
+    """One test of a JUnit file: ``status`` as in :mod:`suite`, ``reason`` why it did not pass."""
 
     name: str
     status: str
@@ -105,7 +105,7 @@ class Entry:
     seconds: float
 
 
-def _reason(node):
+def _reason(node: ElementTree.Element) -> str:
     """Why a test did not pass. Of a file that was skipped as a whole pytest gives a Python tuple: file, line, why."""
     message, text = node.get("message") or "", node.text or ""
     if message == "collection skipped":
@@ -114,7 +114,7 @@ def _reason(node):
     return message or text
 
 
-def read_junit(path):
+def read_junit(path: Path) -> list[Entry]:
     """The :class:`Entry` list of a JUnit XML file as pytest writes it. Raises ValueError naming the file when it is
     damaged, and OSError."""
     try:
@@ -128,6 +128,6 @@ def read_junit(path):
         for tag, word in (("skipped", "unsupported"), ("failure", "failed"), ("error", "failed")):
             node = test.find(tag)
             if node is not None:
-                status, reason = word, re.sub(r"\s+", " ", impersonal(_reason(node))).strip()
+                status, reason = word, " ".join(impersonal(_reason(node)).split())
         found.append(Entry(name, status, reason[:400], float(test.get("time") or 0)))
     return found

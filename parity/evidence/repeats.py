@@ -1,17 +1,19 @@
-"""The same call many times over: every schedule of every operation must give the same bytes each time.
+"""The same call many times: every schedule of every operation must give the same bytes each time.
 
     python -m qsa.parity.evidence.repeats --backend cuda [--repeats 250] [--arithmetic float] [--reduced] [--json FILE]
 
-A race shows as a second digest. In the exact arithmetic the bytes are held to the reference besides. ``--reduced``
+A race shows as a second digest. In the exact arithmetic the bytes are also compared with the reference. ``--reduced``
 takes the smallest contexts that still cross a tile, a split and a slice, for a run under compute-sanitizer;
-``--no-pool`` gives every array an allocation of its own there, so that a stray access meets no neighbour.
+``--no-pool`` gives every array an allocation of its own there, so that a stray access does not hit another array.
 """
 
 import argparse
 import inspect
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -19,12 +21,12 @@ import xxhash
 import qsa.reference.exact as exact
 from qsa.golden.families import FAMILIES
 from qsa.golden.store import write_json
-from qsa.kernels.ops import OPERATIONS, refusals
+from qsa.kernels.ops import OPERATIONS
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.kv import PagedKV
 
-from ..backend import Backend, UnsupportedError
+from ..backend import Backend, UnsupportedError, call
 from ..checks import attend_inputs as data
 from ..compare.input_changes import Given
 from .process import impersonal
@@ -40,53 +42,51 @@ COMMON = {"rows": 8, "tail": 3, "seed": 3}
 
 
 @dataclass(frozen=True)
-class Case:
-    """One schedule of an operation and the recipe of its inputs, a golden's."""
+class RepeatedCase:
+    """One schedule of an operation, and the recipe of its inputs as a golden has it."""
 
     operation: str
     schedule: str
-    recipe: dict
+    recipe: dict[str, Any]
     arithmetic: str
 
     @property
-    def text(self):
+    def text(self) -> str:
         """Name of the case: operation, schedule, format or rule, arithmetic."""
         kind = self.recipe.get("format") or self.recipe.get("rule") or ""
         return " ".join(filter(None, (self.operation, self.schedule, kind, self.arithmetic)))
 
 
-def cases(arithmetic, reduced=False):
-    """Every :class:`Case` of an arithmetic. The operations before ``attend`` know one arithmetic: they are in exact."""
+def cases(arithmetic: str, reduced: bool = False) -> Iterator[RepeatedCase]:
+    """Every :class:`RepeatedCase` of an arithmetic. All operations but ``attend`` have one arithmetic: they are in
+    ``exact``."""
     contexts = REDUCED if reduced else CONTEXTS
+    formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
     for operation in OPERATIONS.values() if arithmetic == "exact" else (OPERATIONS["attend"],):
         common = {**COMMON, "context": contexts[operation.name]}
-        kinds = {
-            "append_kv": [{"format": format, "values": "bell", "page": 4} for format in (*EXACT_FORMATS, "fp16")],
+        kinds: dict[str, list[dict[str, Any]]] = {
+            "append_kv": [{"format": format, "values": "bell", "page": 4} for format in data.FORMATS],
             "append_index": [{}],
             "block_scores": [{"keys": "uniform"}],
             "select": [{"rule": rule, "scores": "levels"} for rule in ("blocks", "cells")],
-            "attend": [{"format": format, "rule": "blocks", "page": 4} for format in _attend_formats(arithmetic)],
-        }[operation.name]
-        for kind in kinds:
+            "attend": [{"format": format, "rule": "blocks", "page": 4} for format in formats],
+        }
+        for kind in kinds[operation.name]:
             for schedule in operation.schedules:
                 recipe = {**common, **kind}
                 if operation.name == "append_kv":
                     recipe |= {"slots": 3 if schedule == "multi" else 1, "rows": 1 if schedule == "step" else 8}
                 elif operation.name == "append_index":
                     recipe["schedule"] = schedule
-                yield Case(operation.name, schedule, recipe, arithmetic)
+                yield RepeatedCase(operation.name, schedule, recipe, arithmetic)
 
 
-def _attend_formats(arithmetic):
-    return EXACT_FORMATS if arithmetic == "exact" else (*EXACT_FORMATS, "fp16")
-
-
-def inputs(case):
+def inputs(case: RepeatedCase) -> dict[str, Any]:
     """The arguments of the case in NumPy: a golden's, the rows repeated for a prompt, the pool for several slots."""
     if case.arithmetic == "exact":
         given = FAMILIES[case.operation].make_inputs(case.recipe)
     else:
-        w = data.window(case.recipe)
+        w = data.attend_inputs(case.recipe)
         given = {"q": w.q, "kv": w.kv, "ids": w.ids, "steps": w.steps}
     if case.schedule == "prompt":
         for name in ("q", "q_idx", "ids", "steps"):
@@ -99,17 +99,17 @@ def inputs(case):
     return given
 
 
-def keywords(case, function):
-    """Keyword arguments that ask ``function`` for the schedule. Raises UnsupportedError when it cannot be asked."""
+def keywords(case: RepeatedCase, function: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword arguments of ``function`` for the schedule. Raises UnsupportedError when it takes none."""
     known = inspect.signature(function).parameters
-    found = {}
+    found: dict[str, Any] = {}
     if case.operation == "attend":
         if "arithmetic" in known:
             found["arithmetic"] = case.arithmetic
         if case.schedule == "split":
             found["splits"] = SPLITS
     if case.operation in ("append_kv", "append_index"):
-        # What is appended is the schedule: one row, a window, rows of several slots.
+        # The rows decide the schedule: one row, a window, rows of several slots.
         return found
     if "schedule" in known:
         return {**found, "schedule": case.schedule}
@@ -118,19 +118,19 @@ def keywords(case, function):
     return found
 
 
-def arrays(value):
+def arrays(value: Any) -> list[np.ndarray]:
     """The NumPy arrays in a result on the host, in order: an array, a PagedKV with its host copy, an Index, a list."""
     if isinstance(value, np.ndarray):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [array for one in value for array in arrays(one)]
+        return [array for item in value for array in arrays(item)]
     if isinstance(value, PagedKV):
         pools = [value.pool] if value.host is None else [value.pool, value.host]
         return [array for pool in pools for side in (pool.k, pool.v) for array in (side.codes, side.scale)]
     return [value.tail, value.dead, value.pooled]
 
 
-def digest(value):
+def digest(value: Any) -> str:
     """xxh3_128 over the bytes of every array of ``value``, as they are: -0 and the bits of a NaN count."""
     hasher = xxhash.xxh3_128()
     for array in arrays(value):
@@ -138,38 +138,36 @@ def digest(value):
     return hasher.hexdigest()
 
 
-def _call(case, function, given, asked):
-    """Result of one call: of an append what was written into, else what came back. Raises UnsupportedError when it
-    was refused."""
-    before = refusals()
+def _call(case: RepeatedCase, function: Callable[..., Any], given: dict[str, Any], options: dict[str, Any]) -> Any:
+    """Result of one call: of an append its target, else the returned arrays. Raises UnsupportedError when it was
+    refused."""
     pieces = [given]
     if case.operation == "append_index" and case.schedule == "step":
         rows = range(len(given["raw"]))
         pieces = [{**given, **{x: given[x][row : row + 1] for x in ("raw", "steps")}} for row in rows]
     for piece in pieces:
-        result = function(**piece, **asked)
-        if isinstance(result, (bool, np.bool_)) and not result:
-            why = [reason for key, reason in refusals() if refusals()[key, reason] != before.get((key, reason), 0)]
-            raise UnsupportedError(f"{case.operation}: refused: {', '.join(why) or 'no reason given'}")
+        result = call(case.operation, function, **piece, **options)
     return given["kv"] if case.operation == "append_kv" else given.get("index") if "raw" in given else result
 
 
-def run(case, backend, repeats):
+def run(case: RepeatedCase, backend: Backend, repeats: int) -> dict[str, Any]:
     """A row of the report: dict of ``case``, ``status``, ``reason``, ``repeats`` and ``digests`` (digest -> times)."""
-    digests, status, reason = {}, "passed", ""
-    to_device, to_host = (getattr(backend.module, name, _as_it_is) for name in ("to_device", "to_host"))
+    digests: dict[str, int] = {}
+    status, reason = "passed", ""
+    to_device, to_host = (getattr(backend.module, name, _unchanged) for name in ("to_device", "to_host"))
     try:
         if not backend.has(case.operation):
             raise UnsupportedError(f"{case.operation}: the backend has none")
         function = getattr(backend.module, case.operation)
-        asked, held = keywords(case, function), None
+        options = keywords(case, function)
+        held: dict[str, Any] | None = None
         for _ in range(repeats):
             if held is None or case.operation.startswith("append"):
-                # An append changes its target: each time starts from one that was not written to.
+                # An append changes its target: every call gets a new one.
                 given = inputs(case)
                 kept = Given(case.operation, given)
                 held = {name: to_device(x) if _moves(x) else x for name, x in given.items()}
-            key = digest(to_host(_call(case, function, held, asked)))
+            key = digest(to_host(_call(case, function, held, options)))
             kept.check()
             digests[key] = digests.get(key, 0) + 1
         if len(digests) > 1:
@@ -179,27 +177,27 @@ def run(case, backend, repeats):
     except UnsupportedError as error:
         status, reason = "unsupported", str(error)
     except Exception as error:
-        # Whatever a kernel does wrong is this case's failure; the others run on.
+        # Any error of a kernel fails this case; the others run.
         status, reason = "failed", impersonal(f"{type(error).__name__}: {error}")
     return {"case": case.text, "status": status, "reason": reason, "repeats": repeats, "digests": digests}
 
 
-def _as_it_is(value):
-    """Where a backend's arrays are NumPy's."""
+def _unchanged(value: Any) -> Any:
+    """The transfer of a backend whose arrays are NumPy's."""
     return value
 
 
-def _moves(value):
+def _moves(value: Any) -> bool:
     return not isinstance(value, (str, int, float))
 
 
-def expected(case):
-    """Digest of what the reference's exact arithmetic gives for the case."""
+def expected(case: RepeatedCase) -> str:
+    """Digest of the case's result in the reference's exact arithmetic."""
     function = getattr(exact, case.operation)
     return digest(_call(case, function, inputs(case), {}))
 
 
-def main(argv=None):
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns 0 when nothing failed, else 1."""
     parser = argparse.ArgumentParser(prog="qsa.parity.evidence.repeats", description=__doc__.splitlines()[0])
     parser.add_argument("--backend", default="cpu")

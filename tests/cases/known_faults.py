@@ -22,6 +22,7 @@ import numpy as np
 
 from qsa.kernels.ops import OPERATIONS
 from qsa.parity.backend import Backend
+from qsa.parity.backend import call as checked_call
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.index import Index
@@ -78,7 +79,7 @@ class FaultBackend(Backend):
             keywords |= self._attend_keywords(function, schedule, splits)
             if splits is None:
                 keywords.pop("splits", None)
-        return self._call(operation, function, placed, keywords)
+        return checked_call(operation, function, *placed, **keywords)
 
 
 def queries(rng, rows, geometry):

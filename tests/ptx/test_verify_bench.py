@@ -10,7 +10,7 @@ from qsa.kernels.switches import switches
 from qsa.parity import cli
 from qsa.parity.bench import switch_table
 from qsa.parity.checks import verify_batch
-from qsa.parity.evidence import run as evidence_run
+from qsa.parity.evidence import readers
 
 verify_bench = pytest.importorskip("qsa.parity.bench.switches", reason="needs numba-cuda", exc_type=ImportError)
 
@@ -33,7 +33,8 @@ def test_without_its_module_it_is_a_bad_argument(capsys):
 
 
 def test_a_backend_without_timers_is_unsupported(capsys, monkeypatch):
-    monkeypatch.setattr(verify_batch, "cases", lambda _: [verify_batch._case("draft", "standing", context=256, seed=1)])
+    recipe = {"op": "draft", "pass": "standing", "context": 256, "seed": 1}
+    monkeypatch.setattr(verify_batch, "cases", lambda _: [recipe])
     assert cli.main(["parity", "verify-batch", "--backend", "cpu", "--bench"]) == 0
     assert "bench: unsupported: backend cpu has no timers of a device" in capsys.readouterr().out
 
@@ -64,7 +65,7 @@ def test_the_program_writes_what_a_record_takes(tmp_path, monkeypatch):
     row = switch_table.Row("topk_scan", "selection", (1024,), ((2.00049, 1),))
     monkeypatch.setattr(verify_bench, "table", lambda: [row])
     assert verify_bench.main(["--json", str(tmp_path / "table.json")]) == 0
-    status, reason, results = evidence_run.read_switches(tmp_path / "table.json", SimpleNamespace(code=0))
+    status, reason, results = readers.read_switches(tmp_path / "table.json", SimpleNamespace(code=0))
     assert (status, reason) == ("passed", "")
     assert [evidence.check_switch(one, "here", "row") for one in results["switches"]] == results["switches"]
     assert results["switches"][0]["off_us"] == [2.0]

@@ -1,4 +1,4 @@
-"""What tests of the parity modules share: cases, a backend with operations replaced, and what is to be said of it."""
+"""Shared by the tests of the parity modules: cases, a backend with replaced operations, and checks of its report."""
 
 import sys
 import types
@@ -59,15 +59,16 @@ def backend(monkeypatch):
 
 
 def run(text, backend):
+    """The result of a case string on ``backend``."""
     return suite.run_case(suite.parse(text), backend)
 
 
 def caught(text, backend, *words):
-    """Assert that a case fails and that its report says ``words`` and how to run it again."""
+    """Assert that a case fails, and that its report has all ``words`` and the command that runs it again."""
     result = run(text, backend)
-    said = "\n".join(result.lines(backend))
-    assert result.status == "failed", said
-    assert f"qsa parity --backend mutant --case '{text}'" in said
+    report = "\n".join(result.lines(backend))
+    assert result.status == "failed", report
+    assert f"qsa parity --backend mutant --case '{text}'" in report
     for word in words:
-        assert word in said
+        assert word in report
     return result

@@ -1,8 +1,13 @@
 """``qsa generate``: one line, with the option's own name, for everything that cannot be."""
 
+import math
+
 import pytest
 
+from qsa.engine import Sampling
 from qsa.engine import memory as room
+from qsa.parity.commands.generate import SAMPLING
+from qsa.reference.exact.sampler import constants
 from support.command_models import make, make_undrafted, run
 from support.exact_models import SMALL_CONFIG
 
@@ -96,6 +101,23 @@ def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, a
     assert last.startswith("qsa generate: error: ") and message in last
     # argparse says its usage first; everything else is one line.
     assert err.count("\n") == 1 or err.startswith("usage: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "outward"),
+    [
+        (name, bound, outward)
+        for name, option in SAMPLING.items()
+        for bound, outward in ((option.low, -1), (option.high, 1))
+        if bound is not None
+    ],
+)
+def test_an_option_has_the_bounds_of_the_sampler(name, bound, outward):
+    field, kind = name.replace("-", "_"), SAMPLING[name].kind
+    outside = bound + outward if kind is int else math.nextafter(bound, outward * math.inf)
+    assert constants(Sampling(**{field: kind(bound)}))
+    with pytest.raises(ValueError, match=f"^{field} = "):
+        constants(Sampling(**{field: outside}))
 
 
 def test_what_a_model_does_not_have(capsys, tmp_path):

@@ -244,7 +244,7 @@ def test_a_pool_that_slots_share_is_kept_once():
 
 
 def test_the_inputs_are_those_before_the_call_when_a_window_is_shared():
-    ids = data.window({"format": "int8", "context": 64, "rows": 1, "tail": 0, "seed": 1}).ids
+    ids = data.attend_inputs({"format": "int8", "context": 64, "rows": 1, "tail": 0, "seed": 1}).ids
     assert not ids.flags.writeable
     kept = Given("attend", {"ids": ids})
     in_memory(ids)[0, 0] = 9
@@ -266,7 +266,7 @@ def test_a_result_that_lies_in_the_backends_own_buffer(backend):
     # Both results lie in one buffer: without a copy of the first it would be compared with itself.
     assert run(ATTEND["split"], backend(attend=reused)).status == "failed"
     mutant = backend(attend=reused)
-    w = data.window({"format": "int8", "context": 64, "rows": 1, "tail": 0, "seed": 1})
+    w = data.attend_inputs({"format": "int8", "context": 64, "rows": 1, "tail": 0, "seed": 1})
     first = mutant.attend(w.q, w.kv, w.ids, w.steps)
     mutant.attend(w.q * 0, w.kv, w.ids, w.steps)
     assert first.tobytes() == exact.attend(w.q, w.kv, w.ids, w.steps).tobytes()

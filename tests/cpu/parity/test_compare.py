@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from qsa.parity.compare.comparison import Comparison, equal, error, relative_error, ulp_distance, verdict
+from qsa.parity.compare.comparison import Comparison, equal, error, relative_error, verdict
+from qsa.parity.compare.element import ulp_distance
 
 F = np.float32
 

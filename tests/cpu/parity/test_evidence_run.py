@@ -10,7 +10,7 @@ from qsa.golden import device_records as evidence
 from qsa.golden import sources
 from qsa.parity import cli
 from qsa.parity.bench import device
-from qsa.parity.evidence import process
+from qsa.parity.evidence import process, readers
 from qsa.parity.evidence import run as evidence_run
 from qsa.parity.evidence.run import Step
 from support.evidence_records import FACTS, FINGERPRINT, ROW, plain, record, step
@@ -31,7 +31,7 @@ def test_a_crash_costs_one_step(tmp_path):
             # The grandchild holds the output open, and must die with the child.
             child("hang", f"{WRITES} import subprocess; subprocess.run(['sleep', '60'])", seconds=1.0),
             child("silent", "print('first'); raise SystemExit(3)"),
-            child("garbage", f"{WRITES}", read=evidence_run.read_parity),
+            child("garbage", f"{WRITES}", read=readers.read_parity),
             child("nonsense", WRITES, read=lambda path, finished: ("passed", "", {"reasons": []})),
             child("no tool", WRITES, tool=("no-such-sanitizer", "--tool", "memcheck")),
         ],
@@ -40,13 +40,13 @@ def test_a_crash_costs_one_step(tmp_path):
     path, seen = tmp_path / "h200-2026-11-30.json", []
     started = time.perf_counter()
 
-    def heard(section, step):
+    def on_step(section, step):
         # The record holds every finished step at any time.
         steps = [one.name for found in evidence.load(path).sections.values() for one in found.steps]
         seen.append(step.name)
         assert steps == seen
 
-    made = evidence_run.run(plan, path, FACTS, heard=heard)
+    made = evidence_run.run(plan, path, FACTS, on_step=on_step)
     assert time.perf_counter() - started < 30
     found = {one.name: (one.status, one.reason) for one in made.sections["parity"].steps}
     assert found["good"] == ("passed", "")
@@ -80,7 +80,7 @@ def test_steps_run_together_but_for_the_benchmark(tmp_path):
     order = []
     plan = {"tests": [meets("a", "b"), meets("b", "a")], "benchmark": [child("alone", WRITES)]}
     path = tmp_path / "records" / "h200.json"
-    made = evidence_run.run(plan, path, FACTS, jobs=2, heard=lambda section, step: order.append(section))
+    made = evidence_run.run(plan, path, FACTS, jobs=2, on_step=lambda section, step: order.append(section))
     assert made.sections["tests"].status == "passed"
     assert order == ["benchmark", "tests", "tests"]
 
@@ -92,7 +92,7 @@ def test_an_interrupted_run_stops_its_children(tmp_path):
     plan = {"tests": [child("quick", WRITES), *(child(str(i), "import time; time.sleep(300)") for i in range(3))]}
     path, started = tmp_path / "h200.json", time.perf_counter()
     with pytest.raises(KeyboardInterrupt):
-        evidence_run.run(plan, path, FACTS, jobs=2, heard=interrupted)
+        evidence_run.run(plan, path, FACTS, jobs=2, on_step=interrupted)
     assert time.perf_counter() - started < 60 and not process._running
     assert [one.name for one in evidence.load(path).sections["tests"].steps] == ["quick"]
 
@@ -117,7 +117,7 @@ SANITIZER = {
     ],
 )
 def test_the_sanitizer_passes_on_its_own_verdict_alone(output, code, status):
-    got, _, results = evidence_run.read_sanitizer(None, process.Finished(code, output, 1.0))
+    got, _, results = readers.read_sanitizer(None, process.Finished(code, output, 1.0))
     assert got == status
     assert all("SUMMARY" in line for line in results["verdict"])
 
@@ -131,16 +131,16 @@ def test_reports_become_counts(tmp_path):
         {"case": "c", "status": "unsupported", "share": None, "detail": {"reason": "none", "comparisons": []}},
     ]
     path.write_text(json.dumps({"cases": cases}))
-    status, _, results = evidence_run.read_parity(path, ended)
+    status, _, results = readers.read_parity(path, ended)
     assert (status, results["passed"], results["failed"], results["worst_share"]) == ("failed", 1, 1, 2.0)
     assert results["failures"] == [{"case": "b", "reason": "attend: 3"}] and results["reasons"] == {"none": 1}
     path.write_text(json.dumps({"rows": [{**ROW, "correct": False}], "limits": {}, "clocks": {}, "unsupported": {}}))
-    assert evidence_run.read_benchmark(path, ended)[:2] == ("failed", "wrong results: attend:rows=1")
+    assert readers.read_benchmark(path, ended)[:2] == ("failed", "wrong results: attend:rows=1")
     path.write_text(
         '<testsuites><testsuite><testcase classname="t" name="a"/><testcase classname="t" name="b"><failure '
         'message="no"/></testcase><testcase name="c"><skipped message="why"/></testcase></testsuite></testsuites>'
     )
-    status, reason, results = evidence_run.read_tests(path, ended)
+    status, reason, results = readers.read_tests(path, ended)
     assert (status, reason, results["passed"], results["failures"]) == (
         "failed",
         "",
@@ -149,7 +149,7 @@ def test_reports_become_counts(tmp_path):
     )
     # pytest that was interrupted is not a run whose tests passed.
     path.write_text("<testsuites><testsuite><testcase name='a'/></testsuite></testsuites>")
-    assert evidence_run.read_tests(path, process.Finished(2, "stopped", 1.0))[0] == "failed"
+    assert readers.read_tests(path, process.Finished(2, "stopped", 1.0))[0] == "failed"
 
 
 def test_records_hold_no_folders_of_the_machine():
@@ -263,6 +263,20 @@ def test_bad_arguments_are_said_on_one_line(arguments, says, capsys):
     assert cli.main(["evidence", *arguments]) == 2
     error = capsys.readouterr().err
     assert says in error and error.count("\n") == 1
+
+
+LEAST = {"benchmark": 2, "repeats": 2, "tests": 12, "sanitizer": 8, "parity": 15}
+"""Section -> steps that a whole run has at least."""
+
+
+@pytest.mark.parametrize("section", LEAST)
+def test_a_whole_run_has_every_step_of_its_sections(section):
+    """A pattern that finds no file, or a table that lost a line, would leave a record that looks whole."""
+    steps = list(evidence_run.SECTIONS[section]())
+    assert len({step.name for step in steps}) == len(steps) >= LEAST[section]
+    if section == "tests":
+        files = {path.stem.removeprefix("test_") for path in (process.ROOT / "tests" / "gpu").rglob("test_*.py")}
+        assert {step.name for step in steps} == files
 
 
 def test_a_machine_without_a_device_says_why(monkeypatch, capsys):

@@ -193,6 +193,21 @@ def test_every_file_of_ptx_checks_is_the_gates(monkeypatch):
     assert len(files) > 1 and files <= set(root.glob(*patterns)) and patterns == ["tests/ptx/test_*.py"]
 
 
+@pytest.mark.parametrize(("check", "least"), [("sim", 20), ("ptx", 4)])
+def test_a_check_runs_all_its_test_files_of_this_checkout(monkeypatch, check, least):
+    """A pattern that finds nothing, or one file of many, would pass without looking at the others."""
+    started = []
+
+    def run(command, seconds):
+        started.extend(Path(part) for part in command if Path(part).name.startswith("test_"))
+        return gate.process.Finished(5, "", 0.0)
+
+    monkeypatch.setattr(gate.process, "run", run)
+    list(gate.CHECKS[check]())
+    folder = Path(__file__).parents[2] / check
+    assert len(started) >= least and {path.resolve() for path in started} == set(folder.rglob("test_*.py"))
+
+
 def test_a_checkout_without_the_files_of_a_check_fails(checkout):
     (one,) = gate.CHECKS["ptx"]()
     assert one.status == "failed" and one.case.text == "tests/ptx/test_*.py"

@@ -14,7 +14,7 @@ from qsa.kernels.ops import OPERATIONS
 from qsa.kernels.switches import switches
 from qsa.parity import suite
 from qsa.parity.backend import Backend
-from qsa.parity.checks import verify_batch
+from qsa.parity.checks import verify_batch, verify_window
 from qsa.reference import exact
 from qsa.reference.exact.select import selection_key
 from qsa.reference.geometry import step_records
@@ -31,8 +31,13 @@ def run(text, **functions):
     return suite.run_case(suite.parse(text), backend)
 
 
+def case_text(op, one="standing", **recipe):
+    """The case string of an operation in one pass."""
+    return suite.Case.of("verify-batch", {"op": op, "pass": one, **recipe}).text
+
+
 def window(one="standing", **changes):
-    return verify_batch._case("window", one, **{**SMALL, **changes})[0]
+    return case_text("window", one, **{**SMALL, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +46,12 @@ def cpu():
 
 
 def test_each_rule_has_45_hashes():
-    cases = [recipe for _, recipe in verify_batch.cases("exact") if recipe["op"] == "window"]
+    cases = [recipe for recipe in verify_batch.cases("exact") if recipe["op"] == "window"]
     for rule in ("blocks", "cells"):
         for one in verify_batch.PASSES:
             mine = [recipe for recipe in cases if recipe["rule"] == rule and recipe["pass"] == one]
-            names = {verify_batch._golden(recipe) for recipe in mine}
-            hashes = [output.hash for name in names for output in Store().load(name).outputs.values()]
+            names = {verify_window.golden_name(recipe) for recipe in mine}
+            hashes = [output["hash"] for name in names for output in Store().load(name)["outputs"].values()]
             # Each is another, but for the scores: those know no rule.
             assert len(mine) == 15 and len(hashes) == len(set(hashes)) == 45
     windows = {(recipe["slots"], recipe["rows"]) for recipe in cases}
@@ -103,12 +108,12 @@ def test_the_index_is_that_of_rows_appended_one_by_one():
 @pytest.mark.parametrize("one", verify_batch.PASSES)
 @pytest.mark.parametrize("rule", ["blocks", "cells"])
 def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
-    text = verify_batch._case("window", one, slots=4, rows=2, context=16384, rule=rule, seed=7)[0]
+    text = case_text("window", one, slots=4, rows=2, context=16384, rule=rule, seed=7)
     result = suite.run_case(suite.parse(text), cpu)
     assert result.status == "passed", list(result.lines(cpu))
     names = [comparison.name for comparison in result.comparisons]
     if one == "schedules":
-        schedules = {name: OPERATIONS[operation].schedules for name, operation in verify_batch.OUTPUTS.items()}
+        schedules = {name: OPERATIONS[operation].schedules for name, operation in verify_window.OUTPUTS.items()}
         assert {f"{name}: {schedule}" for name in schedules for schedule in schedules[name]} == set(names)
     else:
         assert sum(name.startswith("golden") for name in names) == 3
@@ -126,7 +131,7 @@ def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
     ],
 )
 def test_the_cpu_kernels_pass_scores_and_drafts_of_every_pass(cpu, op, one, comparisons):
-    result = suite.run_case(suite.parse(verify_batch._case(op, one, context=1024, seed=7)[0]), cpu)
+    result = suite.run_case(suite.parse(case_text(op, one, context=1024, seed=7)), cpu)
     assert result.status == "passed", list(result.lines(cpu))
     assert len(result.comparisons) == comparisons
 
@@ -159,7 +164,7 @@ def test_the_reference_passes_and_says_what_it_does_not_offer():
     refused = [note.split("schedule ")[1].split(":")[0] for note in result.comparisons[0].notes]
     assert refused[:8] == ["warp", "multi_query", "transposed", "prompt", "registers", "wide", "scan", "spread"]
     assert refused[8:] == ["step", "multi", "prompt"]
-    nothing = run(verify_batch._case("scores", "schedules", context=1024, seed=7)[0])
+    nothing = run(case_text("scores", "schedules", context=1024, seed=7))
     assert nothing.status == "unsupported" and "takes no schedule" in nothing.reason
 
 
@@ -208,7 +213,7 @@ def sees_later_blocks(q_idx, index, steps):
     ],
 )
 def test_a_wrong_backend_fails_and_names_the_case(wrong, outputs):
-    text = verify_batch._case("window", "standing", slots=2, rows=2, context=16384, rule="cells", seed=7)[0]
+    text = case_text("window", slots=2, rows=2, context=16384, rule="cells", seed=7)
     result = run(text, **wrong)
     assert result.status == "failed" and result.case.text == text
     bad = [one.name for one in result.comparisons if not one.passed]
@@ -229,7 +234,7 @@ def test_scores_that_depend_on_how_many_rows_share_a_call():
         scores = exact.block_scores(q_idx, index, steps)
         return scores if len(scores) < 5 else np.nextafter(scores, np.float32(np.inf))
 
-    result = run(verify_batch._case("scores", "standing", context=1024, seed=7)[0], block_scores=block_scores)
+    result = run(case_text("scores", context=1024, seed=7), block_scores=block_scores)
     bad = [one.name for one in result.comparisons if not one.passed]
     assert bad == [f"scores: {rows} rows against one call per row" for rows in (5, 6, 7, 8)]
 
@@ -240,7 +245,7 @@ def test_a_draft_that_reads_the_selection_s_width_alone():
         steps[:, 3] = np.minimum(steps[:, 3], 2051)
         return exact.attend(q, kv, ids, steps, slots)
 
-    assert run(verify_batch._case("draft", "standing", context=4096, seed=7)[0], attend=attend).status == "failed"
+    assert run(case_text("draft", context=4096, seed=7), attend=attend).status == "failed"
 
 
 def test_a_backend_with_one_operation_is_held_to_that_alone():
@@ -248,14 +253,14 @@ def test_a_backend_with_one_operation_is_held_to_that_alone():
     backend.module = SimpleNamespace(__name__="own", select=exact.select)
     result = suite.run_case(suite.parse(window(context=1024)), backend)
     assert result.status == "passed" and {one.name.split(":")[0] for one in result.comparisons} == {"ids"}
-    text = verify_batch._case("draft", "standing", context=1024, seed=7)[0]
+    text = case_text("draft", context=1024, seed=7)
     assert suite.run_case(suite.parse(text), backend).status == "unsupported"
 
 
 def test_a_golden_of_a_window_is_a_case_of_the_goldens():
     text = Store().load("verify_batch-1k-1slots-4rows-cells").case
     assert suite.run_case(suite.parse(text), Backend("exact")).status == "passed"
-    assert not any(recipe["family"] == "verify_batch" for _, recipe in suite.MODULES["goldens"].cases("exact"))
+    assert not any(recipe["family"] == "verify_batch" for recipe in suite.MODULES["goldens"].cases("exact"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from qsa.kernels import cpu
 from qsa.parity import suite, wrong_outputs
 from qsa.parity.checks import attend_inputs as data
-from qsa.parity.checks import pages, split, verify_batch
+from qsa.parity.checks import pages, split
 from qsa.parity.compare.comparison import Comparison, equal, error, most, verdict
 from support.mutants import ATTEND, KEYS, backend, run
 
@@ -19,12 +19,12 @@ __all__ = ["backend"]  # a fixture is used by its name
 def test_a_sample_of_all_cases_fails_on_zeros_on_a_factor_and_on_permuted_heads(arithmetic):
     # All cases take minutes (`wrong_outputs.survivors` of `suite.collect`); this is one of every stratum.
     cases = wrong_outputs.sample(suite.collect(wrong_outputs.MODULES, arithmetic))
-    heard = []
-    survivors = wrong_outputs.survivors(cases, "cpu", arithmetic, lambda *what: heard.append(what))
+    results = []
+    survivors = wrong_outputs.survivors(cases, "cpu", arithmetic, lambda *what: results.append(what))
     assert survivors == []
     for name in wrong_outputs.MODULES:
         for kind in wrong_outputs.KINDS:
-            statuses = [status for case, one, status in heard if (case.module, one) == (name, kind)]
+            statuses = [status for case, one, status in results if (case.module, one) == (name, kind)]
             assert "failed" in statuses and statuses.count("unchanged") <= 1, (name, kind)
 
 
@@ -46,14 +46,14 @@ def test_a_case_that_cannot_fail_is_a_survivor(monkeypatch):
 
 
 def _passing(backend, recipe):
-    w = data.window({key: recipe[key] for key in ("format", "context", "rows", "tail", "seed")})
+    w = data.attend_inputs({key: recipe[key] for key in ("format", "context", "rows", "tail", "seed")})
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     return equal("itself", got, got)
 
 
-@pytest.mark.parametrize("recipe", [recipe for _, recipe in pages.cases("float") if recipe["op"] == "attend"])
+@pytest.mark.parametrize("recipe", [recipe for recipe in pages.cases("float") if recipe["op"] == "attend"])
 def test_bounds_of_pages_are_finite_in_every_row_and_those_of_an_unused_row_are_the_slack(recipe):
-    w = data.window({**recipe, "rows": 2})
+    w = data.attend_inputs({**recipe, "rows": 2})
     w = pages._with_unused_row(w)
     bound, _ = data.float_bound(w, data.truth(w))
     assert bound.shape == (3, 1) and bound[1] == data.SLACK
@@ -75,7 +75,7 @@ def test_a_float_backend_that_is_wrong_in_every_schedule_alike(op, backend):
         return cpu.attend(q, kv, ids, steps, slots, arithmetic="float") * np.float32(1 + 1e-5)
 
     window = {"slots": 2, "rows": 2, "rule": "blocks"} if op == "window" else {}
-    text = verify_batch._case(op, "standing", **window, context=1024, seed=7)[0]
+    text = suite.Case.of("verify-batch", {"op": op, "pass": "standing", **window, "context": 1024, "seed": 7}).text
     mutant = backend(attend=off)
     mutant.arithmetic = "float"
     bad = [one.name for one in run(text, mutant).comparisons if not one.passed]
