@@ -19,7 +19,7 @@ import cupy
 import numpy as np
 
 from qsa.engine import load_model
-from qsa.engine.device_sampling import Draw
+from qsa.engine.device_sampling import DrawParameters
 from qsa.engine.graph_runner import make_runner
 from qsa.engine.slot import Slot
 from qsa.engine.window import run_window
@@ -57,7 +57,7 @@ class Bench:
     def _run(self, rows, slots, drawn):
         """Parts of a window of ``rows`` rows of each of the first slots, all of them kept; with greedy draws or not."""
         mine, ids = self.slots[:slots], [self.ids(rows) for _ in range(slots)]
-        draws = [Draw(GREEDY, one[1:].tolist(), 0, 0, slot.n) for one, slot in zip(ids, mine, strict=True)]
+        draws = [DrawParameters(GREEDY, one[1:].tolist(), 0, 0, slot.n) for one, slot in zip(ids, mine, strict=True)]
         parts = run_window(self.runner, ids, mine, draws if drawn else None)
         for part in parts:
             error = part if isinstance(part, Exception) else part.error
@@ -136,7 +136,7 @@ def main():
                 sys.exit(f"window of {rows} rows, turn {turn}: tokens differ from the CPU's")
     for rows in ROWS:
         note(f"CUDA: windows/s, {rows} rows", device.rate(options.turns, rows))
-        program = next(reversed(device.runner.calls.values())).program
+        program = next(reversed(device.runner.graphs.values())).program
         note(f"CUDA: device ms of a window, {rows} rows", replay_ms(program))
         note(f"CPU: windows/s, {rows} rows", host.rate(max(10, options.turns // 20), rows))
     device.drafts(3)

@@ -14,9 +14,8 @@ from qsa.engine import Drafting, Engine
 from qsa.engine.load import BACKENDS, load_model
 from qsa.golden.families import text
 from qsa.kernels import cpu
-from qsa.model.float_model import FloatModel
+from qsa.model import ExactModel, FloatModel
 from qsa.model.generate import Text
-from qsa.model.text_model import ExactModel
 
 from ..backend import Backend, UnsupportedError
 

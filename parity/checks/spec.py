@@ -80,7 +80,7 @@ class Scripted:
     def __init__(self, tokens, prompt, kind, vocabulary):
         self.tokens, self.prompt, self.kind, self.vocabulary = tokens.tolist(), prompt, kind, vocabulary
 
-    def catch_up(self, kept):
+    def on_commit(self, kept):
         """Nothing is kept."""
 
     def propose(self, asked):

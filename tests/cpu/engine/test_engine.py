@@ -173,7 +173,14 @@ def test_statistics_tell_what_happened(model, single):
     assert counts.prompt_seconds > 0 and counts.ms_per_round == pytest.approx(1000 * counts.decode_seconds / 3)
     assert counts.tokens_per_second == pytest.approx(9 / counts.decode_seconds)
     # The drafter has heard of every cell, once, in order: chunk by chunk, then window by window.
-    assert [(start, rows) for _, start, rows in drafter.kept] == [(0, 20), (20, 20), (40, 5), (45, 2), (47, 4), (51, 3)]
+    assert [(start, rows) for _, start, rows in drafter.committed] == [
+        (0, 20),
+        (20, 20),
+        (40, 5),
+        (45, 2),
+        (47, 4),
+        (51, 3),
+    ]
 
 
 def test_nothing_is_asked_that_cannot_be(model):

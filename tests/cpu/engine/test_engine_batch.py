@@ -13,8 +13,7 @@ from qsa.engine import Drafting, Engine, Sampling
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model import qsa
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, qsa
 from support.engine_models import POISON, Scripted, engine_model, poisoned_model, prompt
 from support.exact_models import small_model
 
@@ -146,7 +145,7 @@ def test_a_long_prompt_does_not_stop_the_texts_beside_it():
     before = len(text.tokens)
     for _ in range(20):
         engine.step()
-    assert reading.read == 100 and len(text.tokens) == before + 10
+    assert reading.prefilled == 100 and len(text.tokens) == before + 10
     other = engine.submit(prompt(150), 2)
     engine.cancel(text)
     again = engine.submit(prompt(20), 1)
@@ -211,9 +210,9 @@ class Poisonous(Scripted):
 
     victims = ()
 
-    def _one(self, asked):
-        proposal = super()._one(asked)
-        if asked.request in self.victims and proposal.tokens:
+    def _proposal(self, draft_request):
+        proposal = super()._proposal(draft_request)
+        if draft_request.request in self.victims and proposal.tokens:
             proposal.tokens[-1] = POISON
         return proposal
 

@@ -8,10 +8,9 @@ from safetensors.numpy import load
 
 from qsa.engine import Slot, identity
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import MADE_BY, pack
+from qsa.engine.serialization import ORIGIN, pack
 from qsa.kernels import cpu
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, FloatModel
 from qsa.reference.exact.layers.linear import QuantisedLinear
 from qsa.reference.model.checkpoint import INTEGERS
 from qsa.reference.model.random_model import random_tensors
@@ -157,7 +156,7 @@ def test_slots_saved_by_an_earlier_version_are_refused(version):
     """Their identity did not cover all weights: whether they are of this model cannot be known."""
     model = made("exact")
     arrays = load(saved_by(model))
-    del arrays[MADE_BY], arrays["digest"]
+    del arrays[ORIGIN], arrays["digest"]
     earlier = pack(arrays, f"{version} exact int8 {'0' * 32}")
     refused(model, earlier, f"^saved: format version '{version}': only version '3' is read")
 
@@ -166,5 +165,5 @@ def test_slots_saved_by_an_earlier_version_are_refused(version):
 def test_so_is_a_maker_that_is_none(maker):
     model = made("exact")
     arrays = load(saved_by(model))
-    del arrays[MADE_BY], arrays["digest"]
+    del arrays[ORIGIN], arrays["digest"]
     refused(model, pack(arrays, maker), "^saved: (format version|no state of a slot)")

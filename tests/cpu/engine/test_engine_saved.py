@@ -6,7 +6,7 @@ from safetensors.numpy import load, save
 
 from qsa.engine import Engine, Slot
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import MADE_BY, pack
+from qsa.engine.serialization import ORIGIN, pack
 from support.engine_models import DRAFTED, engine_model, prompt
 
 CELLS = 45 + 9 - 1
@@ -76,18 +76,18 @@ def test_a_file_with_other_entries_is_refused(saved, begun, edit, signed):
     change, message = EDITS[edit]
     arrays = load(saved)
     if signed:
-        maker = arrays.pop(MADE_BY).tobytes().decode()
+        maker = arrays.pop(ORIGIN).tobytes().decode()
         del arrays["digest"]
         refused(begun, pack(change(arrays), maker), message)
     else:
         refused(begun, save(change(arrays)), "its digest is another one")
 
 
-@pytest.mark.parametrize("name", [MADE_BY, "digest"])
+@pytest.mark.parametrize("name", [ORIGIN, "digest"])
 def test_so_is_one_without_a_maker_or_a_digest(saved, begun, name):
     arrays = load(saved)
     del arrays[name]
-    refused(begun, save(arrays), "no state of a slot: 'made_by'" if name == MADE_BY else "its digest is another one")
+    refused(begun, save(arrays), "no state of a slot: 'made_by'" if name == ORIGIN else "its digest is another one")
 
 
 def test_a_bit_turned_anywhere_is_seen(saved, begun):
@@ -110,7 +110,7 @@ def test_what_was_saved_is_what_a_slot_saves_again(saved):
         assert slot.n == CELLS and slot.save() == saved
     # Signed anew without a change it is read too: what the edits above are refused for is the edit.
     arrays = load(saved)
-    maker = arrays.pop(MADE_BY).tobytes().decode()
+    maker = arrays.pop(ORIGIN).tobytes().decode()
     del arrays["digest"]
     slot.restore(pack(arrays, maker))
     assert slot.save() == saved

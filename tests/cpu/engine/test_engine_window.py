@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from qsa.engine import Slot
 from qsa.engine.runner import Runner
 from qsa.engine.window import run_window
-from qsa.model import qsa
-from qsa.model.text_model import State
+from qsa.model import State, qsa
 from support.engine_models import VOCAB, engine_model, prompt
 
 START = prompt(41)

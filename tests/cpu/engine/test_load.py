@@ -13,8 +13,7 @@ from qsa.engine.identity import identity
 from qsa.engine.load import load_model, save_quantised
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, FloatModel
 from qsa.reference import exact, load_checkpoint
 from qsa.reference.model.random_model import random_tensors
 from support.exact_models import SMALL_CONFIG, round_kv

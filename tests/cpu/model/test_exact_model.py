@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from qsa.model import ExactModel, TextModel
 from qsa.model import text_model as exact
-from qsa.model.text_model import ExactModel, TextModel
 from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact.layers.linear import QuantisedLinear
 from support.exact_models import SMALL_CONFIG, round_kv, small_model

@@ -11,11 +11,9 @@ import pytest
 from qsa.engine import Drafting, generate, score
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model import float_layers
+from qsa.model import ExactModel, FloatModel, float_layers
 from qsa.model.arithmetic import Arithmetic
 from qsa.model.float_layers import FloatLayers
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
 from qsa.reference import Model, exact
 from qsa.reference.exact import layers as exact_layers
 from qsa.reference.model.random_model import random_tensors

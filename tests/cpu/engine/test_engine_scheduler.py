@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsa.engine import Engine
-from qsa.engine.scheduler import Turns, share_rows
+from qsa.engine.scheduler import Scheduler, allocate_rows
 from support.engine_models import engine_model, prompt
 
 
@@ -29,7 +29,7 @@ def test_more_slots_than_a_window_has_rows_take_turns(groups):
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=8))
 def test_rows_are_shared_fairly_and_none_is_left(wanted):
-    shares = share_rows(wanted)
+    shares = allocate_rows(wanted)
     assert all(1 <= share <= want for share, want in zip(shares, wanted, strict=True))
     assert sum(shares) == min(8, sum(wanted))
     content = [share == want for share, want in zip(shares, wanted, strict=True)]
@@ -37,7 +37,7 @@ def test_rows_are_shared_fairly_and_none_is_left(wanted):
 
 
 def test_a_new_request_goes_to_the_emptiest_group():
-    turns = Turns(6, 3)
+    turns = Scheduler(6, 3)
     taken = []
     while (slot := turns.free_slot(taken)) is not None:
         taken.append(slot)
