@@ -39,11 +39,11 @@ class CommittedRows(NamedTuple):
 
 
 class DraftRequest(NamedTuple):
-    """A request for at most ``count`` drafts after ``request.sequence``, whose last token has not been run yet."""
+    """A request for at most ``max_drafts`` drafts after ``request.sequence``, whose last token has not been run yet."""
 
     request: Request
     slot: Slot
-    count: int
+    max_drafts: int
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Drafter(Protocol):
         """Take note of rows that have just become part of their sequences."""
 
     def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
-        """A :class:`Proposal` for each request, of at most ``count`` tokens."""
+        """A :class:`Proposal` for each request, of at most ``max_drafts`` tokens."""
         raise NotImplementedError
 
 
@@ -115,9 +115,9 @@ class LayerDrafter:
             logits = self.runner.logits(output.x)[last]
         else:
             logits = self.runner.logits(np.concatenate([output.x[index : index + 1] for index in last]))
-        for slot, start, count, row, index in zip(slots, starts, counts, logits, last, strict=True):
-            draft_cells(slot).n = start + count
-            draft_cells(slot).last_output = row, output.streams[index : index + 1].copy()
+        for rows, row_logits, index in zip(chunks, logits, last, strict=True):
+            rows.cells.n = rows.start + len(rows.next_ids)
+            rows.cells.last_output = row_logits, output.streams[index : index + 1].copy()
 
     def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
         """A chain of drafts for every slot. Each step takes the layer's own streams and its last draft as input."""
@@ -132,44 +132,51 @@ class LayerDrafter:
 
     def _step(self, chains: list["DraftChain"]) -> None:
         """Run the layer on the last draft of each chain."""
-        last_streams = [chain.last_output[1] for chain in chains]
+        last_streams = [chain.streams for chain in chains]
         streams = np.concatenate(last_streams) if len(last_streams) > 1 else last_streams[0]
         tokens = np.array([chain.proposal.tokens[-1] for chain in chains], np.int64)
         # Draft j (from 0) is at position n + 1 + j; it is paired with the streams of the position before it.
         starts = [chain.cells.n + len(chain.proposal.tokens) - 1 for chain in chains]
         output = self.runner.draft(streams, tokens, starts, [1] * len(chains), [chain.slot for chain in chains])
-        for index, (chain, row) in enumerate(zip(chains, self.runner.logits(output.x), strict=True)):
-            chain.last_output = row, output.streams[index : index + 1]
+        for index, (chain, logits) in enumerate(zip(chains, self.runner.logits(output.x), strict=True)):
+            chain.logits, chain.streams = logits, output.streams[index : index + 1]
 
 
 class DraftChain:
-    """The drafts of one slot while they grow. ``last_output``: the layer's latest output, (logits [vocab], streams)."""
+    """The drafts of one slot while they grow.
 
-    def __init__(self, request: Request, slot: Slot, count: int) -> None:
+    ``logits`` [vocab] float32 on the host and ``streams`` [1, hc_count, hidden] are the layer's latest output.
+    """
+
+    def __init__(self, request: Request, slot: Slot, max_drafts: int) -> None:
         self.request, self.slot, self.proposal = request, slot, Proposal()
         self.cells = draft_cells(slot)
-        self.last_output = self.cells.last_output
-        self.count = 0 if self.cells.incomplete or self.last_output is None else count
+        self.logits: Any = None
+        self.streams: Any = None
+        self.max_drafts = 0
+        if self.cells.last_output is not None and not self.cells.incomplete:
+            self.logits, self.streams = self.cells.last_output
+            self.max_drafts = max_drafts
 
     def has_next(self) -> bool:
         """Whether another draft follows."""
-        return len(self.proposal.tokens) < self.count
+        return len(self.proposal.tokens) < self.max_drafts
 
     def extend(self) -> None:
         """Draft one token from the last output. The chain ends after an improbable token, and when the draw fails."""
         try:
-            token, distribution, probable = sampling.propose(self.request, self.last_output[0], self.proposal.tokens)
+            token, distribution, probable = sampling.propose(self.request, self.logits, self.proposal.tokens)
         except Exception as error:
             self.stop(error)
             return
         self.proposal.add(token, distribution)
         if not probable:
-            self.count = 0
+            self.max_drafts = 0
 
     def stop(self, error: Exception) -> None:
         """End the chain because of ``error``. Its drafts so far are proposed; their cells will be overwritten."""
         record_failure(self.request, error)
-        self.count = 0
+        self.max_drafts = 0
 
 
 Item = TypeVar("Item")

@@ -290,7 +290,7 @@ class Engine:
         Raises ValueError on a malformed distribution under rejection sampling, which reads it.
         """
         checked = Proposal()
-        tokens = proposal.tokens[: draft_request.count]
+        tokens = proposal.tokens[: draft_request.max_drafts]
         for token, distribution in zip(tokens, proposal.distributions, strict=False):
             if not 0 <= token < self.model.config.vocab_size:
                 break

@@ -35,7 +35,7 @@ class Snapshot:
     n: int
     tokens: list[np.ndarray]
     window: "WindowGraph | None" = None
-    arrays: list | None = None
+    arrays: Any = None
 
     @classmethod
     def of(cls, slot: Slot) -> "Snapshot":
@@ -101,7 +101,7 @@ class WindowGraph:
         self.captured = [part for state in self.states for part in _captured_objects(state)]
         self.staging = runner.staging(self._arrays(inputs))
         self.spans = inputs.rows.spans
-        self.ids: np.ndarray | None = None
+        self.ids = inputs.ids
         self.program = runner.program(self._record)
         self._runner = runner
         self._rollbacks: dict[tuple, Any] = {}

@@ -62,7 +62,7 @@ def load_model(
     module = load_backend(BACKENDS[backend])
     if backend == "cuda":
         _check_device()
-    options = {"rule": rule, "draft_norm": draft_norm, "draft_window": draft_window}
+    options: dict[str, Any] = {"rule": rule, "draft_norm": draft_norm, "draft_window": draft_window}
     model: TextModel
     try:
         config, tensors = read_quantised(folder)

@@ -23,7 +23,7 @@ class Runner:
         self.model = model
         self.host = getattr(model.backend, "to_host", lambda x: x)
         """Copies a backend array to a NumPy array; returns NumPy arrays as they are."""
-        self.sampler = getattr(model.backend, "row_sampler", None)
+        self.sampler: Any = getattr(model.backend, "row_sampler", None)
         """The backend's sampler (``kernels/cuda/sampler.py``), or None when tokens are drawn on the host."""
 
     def run(self, ids: Sequence[Any], slots: Sequence[Slot], journal: list | None = None) -> Output:

@@ -82,11 +82,13 @@ def _rows(runner: Runner, slot: Slot, ids: np.ndarray, rows: int, verify: bool) 
 def _window_logits(runner: Runner, slot: Slot, ids: np.ndarray) -> np.ndarray:
     """Logits [rows, vocab] of a window whose rows are all kept. Raises what the window raised."""
     (result,) = run_window(runner, [ids], [slot])
-    # A result with an error ran again without the rows after its first: that is not the window asked for.
-    error = result if isinstance(result, Exception) else result.error
-    if error is not None:
-        raise error
+    if isinstance(result, Exception):
+        raise result
+    if result.error is not None:
+        # The first row ran again without the others, so the window itself has no result.
+        raise result.error
     result.commit(len(ids))
+    assert result.logits is not None, "no draws were requested"
     return result.logits
 
 

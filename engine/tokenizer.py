@@ -23,8 +23,8 @@ BYTES = 256
 class Bytes:
     """The vocabulary whose ids are bytes: UTF-8 text, or any other content of a file."""
 
-    def encode(self, data: bytes, what: str = "text") -> np.ndarray:
-        """Ids int64 [n] of ``data``; ``what`` is its name in errors."""
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
+        """Ids int64 [n] of ``data``; ``name`` names it in errors."""
         return np.frombuffer(data, np.uint8).astype(np.int64)
 
     def decoder(self) -> Decoder:
@@ -40,12 +40,12 @@ class Bytes:
 class Ids:
     """Text of token ids: numbers separated by spaces or commas."""
 
-    def encode(self, data: bytes, what: str = "text") -> np.ndarray:
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
         """As :meth:`Bytes.encode`. Raises ValueError on a word that is no number, or too large for any vocabulary."""
         words = [word for word in re.split(rb"[\s,]+", data) if word]
         for word in words:
             if not word.isdigit() or len(word) > 18:
-                raise ValueError(f"{what}: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
+                raise ValueError(f"{name}: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
         return np.array([int(word) for word in words], np.int64)
 
     def decoder(self) -> Decoder:
@@ -69,12 +69,12 @@ class Tokenizer:
             raise ValueError(f"{path}: no tokenizer: {error}") from error
         self.stream = tokenizers.decoders.DecodeStream
 
-    def encode(self, data: bytes, what: str = "text") -> np.ndarray:
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
         """As :meth:`Bytes.encode`. Raises ValueError when ``data`` is not UTF-8."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{what}: no UTF-8: {error}") from error
+            raise ValueError(f"{name}: no UTF-8: {error}") from error
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def decoder(self) -> Decoder:

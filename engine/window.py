@@ -51,7 +51,7 @@ class WindowResult:
 
 def run_window(
     runner: Runner,
-    ids: Sequence[Sequence[int]],
+    ids: Sequence[Sequence[int] | np.ndarray],
     slots: Sequence[Slot],
     draws: Sequence[DrawParameters | None] | None = None,
 ) -> list[WindowResult | Exception]:
@@ -93,7 +93,7 @@ def run_window(
 
 def _rerun(
     runner: Runner,
-    ids: Sequence[Sequence[int]],
+    ids: Sequence[Sequence[int] | np.ndarray],
     slots: Sequence[Slot],
     draws: Sequence[DrawParameters | None],
     error: Exception,

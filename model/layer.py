@@ -48,7 +48,7 @@ class Layer:
     def forward(
         self,
         streams: np.ndarray,
-        ngrams: np.ndarray | None,
+        ngrams: Any,
         rows: qsa.Rows,
         states: Sequence[Any],
         ple_states: Sequence[Any],

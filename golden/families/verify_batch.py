@@ -46,7 +46,7 @@ REPEATED = 32
 """Keys that blocks share."""
 
 
-class Window(NamedTuple):
+class BatchWindow(NamedTuple):
     """The arguments of a batch window's operations; N rows, those of a slot one after the other.
 
     ``q_idx`` [N, 4, 128] and ``indexes``, one Index a slot, go to block_scores, slot by slot; ``scores`` [N, blocks] to
@@ -123,7 +123,7 @@ def _scored(slots, rows, context, seed):
 
 
 def make_inputs(recipe):
-    """The :class:`Window` of ``recipe``: slots, rows (per slot), context, rule, seed.
+    """The :class:`BatchWindow` of ``recipe``: slots, rows (per slot), context, rule, seed.
 
     The last row of slot s sees context - 13 s cells. Only the K/V of cells that some row of the slot selects exists;
     everything else is not resident, or poison (``golden/families/attend.py``).
@@ -140,7 +140,7 @@ def make_inputs(recipe):
     scores = np.where(np.arange(scores.shape[1]) <= steps[:, 2:3], scores, np.float32(np.inf))
     ids = exact.select(scores, steps, rule=rule)
     q = inputs.bell(seed, "verify_batch.q", len(at), REAL.n_head * REAL.head_dim, 2.0)
-    w = Window(q_idx, indexes, q.reshape(-1, REAL.n_head, REAL.head_dim), [], steps, slots, rule, scores, ids)
+    w = BatchWindow(q_idx, indexes, q.reshape(-1, REAL.n_head, REAL.head_dim), [], steps, slots, rule, scores, ids)
     for slot in range(recipe["slots"]):
         layout = {"format": "int8", "page": 4, "seed": slot_seed(seed, slot)}
         w.kvs.append(paged(layout, selected(w, slot), recipe["context"] - APART * slot))

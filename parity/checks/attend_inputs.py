@@ -30,7 +30,7 @@ SLACK = 2.0**-22
 float32 kernel is without error, and a bound of a multiple of 0 would be none."""
 
 
-class Window(NamedTuple):
+class AttendInputs(NamedTuple):
     """Arguments of ``attend``, and where they come from: ``cells`` [n] ascending are all that some row selects, ``k``
     and ``v`` [n, n_head_kv, head_dim] float32 their values before quantisation."""
 
@@ -91,14 +91,14 @@ def sparse_table(cells, page, capacity, order, seed):
 
 
 def window(recipe):
-    """The :class:`Window` of a recipe with format, context, rows, tail and seed; page 4 and scores ``ordinary`` unless
-    given."""
+    """The :class:`AttendInputs` of a recipe with format, context, rows, tail and seed; page 4 and scores ``ordinary``
+    unless given."""
     context, tail, rows, seed = (recipe[key] for key in ("context", "tail", "rows", "seed"))
     capacity, page = context + tail, recipe.get("page", 4)
     ids, steps, cells, k, v = _values(context, tail, rows, seed)
     table = sparse_table(cells, page, capacity, "shuffled", seed)
     kv = place(recipe["format"], page, cells, k, v, table)
-    return Window(queries(rows, seed, recipe.get("scores", "ordinary")), kv, ids, steps, cells, k, v)
+    return AttendInputs(queries(rows, seed, recipe.get("scores", "ordinary")), kv, ids, steps, cells, k, v)
 
 
 def queries(rows, seed, scores="ordinary"):

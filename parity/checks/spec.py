@@ -80,18 +80,18 @@ class Scripted:
     def __init__(self, tokens, prompt, kind, vocabulary):
         self.tokens, self.prompt, self.kind, self.vocabulary = tokens.tolist(), prompt, kind, vocabulary
 
-    def on_commit(self, kept):
-        """Nothing is kept."""
+    def on_commit(self, committed):
+        """This drafter keeps no state."""
 
-    def propose(self, asked):
-        """What is to come, as far as the kind of drafter tells it."""
+    def propose(self, requests):
+        """The next tokens of the text, with the errors of the kind of drafter."""
         proposals = []
-        for one in asked:
-            done = len(one.request.sequence) - self.prompt
+        for request, _, max_drafts in requests:
+            done = len(request.sequence) - self.prompt
             proposal = Proposal()
-            for place in range(done, min(done + one.count, len(self.tokens))):
-                token = self.tokens[place]
-                if self.kind == "wrong" or (self.kind == "mixed" and place % 3 == 2):
+            for index in range(done, min(done + max_drafts, len(self.tokens))):
+                token = self.tokens[index]
+                if self.kind == "wrong" or (self.kind == "mixed" and index % 3 == 2):
                     token = (token + 1) % self.vocabulary
                 proposal.add(token)
             proposals.append(proposal)

@@ -89,7 +89,7 @@ def _switched(recipe):
 
 @lru_cache(maxsize=1)
 def _prepared(slots, rows, context, rule, seed):
-    """(Window, its outputs by the reference, lines about a golden that the reference does not give)."""
+    """(BatchWindow, its outputs by the reference, lines about a golden that the reference does not give)."""
     recipe = {"slots": slots, "rows": rows, "context": context, "rule": rule, "seed": seed}
     w = family.make_inputs(recipe)
     right = {"scores": family.batch_scores(exact, w.q_idx, w.indexes, w.steps, w.slots), "ids": w.ids}

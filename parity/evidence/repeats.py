@@ -39,7 +39,7 @@ COMMON = {"rows": 8, "tail": 3, "seed": 3}
 
 
 @dataclass(frozen=True)
-class Case:
+class RepeatCase:
     """One schedule of an operation and the recipe of its inputs, a golden's."""
 
     operation: str
@@ -55,7 +55,7 @@ class Case:
 
 
 def cases(arithmetic, reduced=False):
-    """Every :class:`Case` of an arithmetic. The operations before ``attend`` know one arithmetic: they are in exact."""
+    """Every :class:`RepeatCase` of an arithmetic. The operations before ``attend`` have only the exact one."""
     contexts = REDUCED if reduced else CONTEXTS
     for operation in OPERATIONS.values() if arithmetic == "exact" else (OPERATIONS["attend"],):
         common = {**COMMON, "context": contexts[operation.name]}
@@ -73,7 +73,7 @@ def cases(arithmetic, reduced=False):
                     recipe |= {"slots": 3 if schedule == "multi" else 1, "rows": 1 if schedule == "step" else 8}
                 elif operation.name == "append_index":
                     recipe["schedule"] = schedule
-                yield Case(operation.name, schedule, recipe, arithmetic)
+                yield RepeatCase(operation.name, schedule, recipe, arithmetic)
 
 
 def _attend_formats(arithmetic):

@@ -54,7 +54,7 @@ class Scripted:
         if self.rest and self.calls % self.rest == 0:
             return proposal
         request, done = draft_request.request, len(draft_request.request.tokens)
-        truth = self.truth[tuple(request.ids)][done : done + draft_request.count]
+        truth = self.truth[tuple(request.ids)][done : done + draft_request.max_drafts]
         for index, token in enumerate(truth, done):
             proposal.add((token + 1) % VOCAB if index in self.wrong else token)
         return proposal

@@ -43,12 +43,12 @@ def by_hand(model, request, slot, count):
     n = len(request.sequence) - 1
     x, own = model.draft.forward(streams, np.array(request.sequence[1:]), [0], [n], [state])
     tokens, shares = [], []
-    for place in range(count):
+    for step in range(count):
         logits = model.logits(x[-1:])[0]
         tokens.append(int(logits.argmax()))
         weight = np.exp(logits.astype(np.float64) - logits.max())
         shares.append(weight[tokens[-1]] / weight.sum())
-        x, own = model.draft.forward(own[-1:], np.array(tokens[-1:]), [n + place], [1], [state])
+        x, own = model.draft.forward(own[-1:], np.array(tokens[-1:]), [n + step], [1], [state])
     return tokens, shares
 
 
@@ -71,7 +71,7 @@ def test_a_draft_is_the_last_one_when_it_is_improbable(model):
     tokens, shares = by_hand(model, request, slot, 7)
     for min_p in (0, 0.5 * min(shares), *(share * 1.001 for share in shares), 1):
         request.drafting = Drafting(8, min_p=min_p)
-        count = next((place for place, share in enumerate(shares, 1) if share < min_p), 7)
+        count = next((length for length, share in enumerate(shares, 1) if share < min_p), 7)
         assert drafter.propose([DraftRequest(request, slot, 7)])[0].tokens == tokens[:count]
 
 
@@ -124,18 +124,18 @@ def test_an_engine_tells_the_layer_what_it_read_and_said(model, chunk):
 def drafts_of(model, capacity=200, **drafting):
     """(drafted tokens in order, digest with cells, text) of a long text."""
     engine = Engine(model, 1, capacity, chunk=33)
-    said, propose = [], engine.drafter.propose
+    drafted, propose = [], engine.drafter.propose
 
     def recorded(requests):
         proposals = propose(requests)
-        said.extend(proposals[0].tokens)
+        drafted.extend(proposals[0].tokens)
         return proposals
 
     engine.drafter.propose = recorded
     request = engine.submit(list(prompt(80, seed=8)), 90, drafting=Drafting(4, **drafting))
     engine.run()
     assert request.draft_error is None
-    return said, engine.slots[0].digest(), request.tokens
+    return drafted, engine.slots[0].digest(), request.tokens
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])
@@ -172,9 +172,9 @@ def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, backend, extra):
     request, slot, drafter = request_of(model, IDS, prompt(37 + extra, seed=5))
     other = Slot(model, 99, page_size=3)
     other.restore(slot.save())
-    for one in (slot.fork(), other):
-        assert one.digest() == slot.digest()
-        again = drafter.propose([DraftRequest(request, one, 7)])[0]
+    for copied in (slot.fork(), other):
+        assert copied.digest() == slot.digest()
+        again = drafter.propose([DraftRequest(request, copied, 7)])[0]
         assert again.tokens == drafter.propose([DraftRequest(request, slot, 7)])[0].tokens != []
 
 
@@ -187,7 +187,7 @@ def test_a_slot_moves_to_a_model_with_a_smaller_window(monkeypatch, model):
     other.restore(slot.save())
     slot.draft.window = 16
     assert other.digest() == slot.digest()
-    requests = [DraftRequest(request, one, 7) for one in (slot, other)]
+    requests = [DraftRequest(request, target, 7) for target in (slot, other)]
     assert drafter.propose(requests[:1])[0].tokens == drafter.propose(requests[1:])[0].tokens != []
 
 

@@ -89,7 +89,8 @@ def test_a_floor_leaves_the_distribution_alone(floor, mistake):
             )
             count = min(drafting.rows, TEXT - len(request.tokens)) - 1
             proposal = drafter.propose([DraftRequest(request, slot, count)])[0] if count else Proposal()
-            assert all(share(*one) >= floor for one in zip(proposal.tokens[:-1], proposal.distributions, strict=False))
+            drafts = zip(proposal.tokens[:-1], proposal.distributions, strict=False)
+            assert all(share(token, distribution) >= floor for token, distribution in drafts)
             if count and mistake == "dropped":
                 proposal = dropped(proposal, floor)
             lengths.add((count, len(proposal.tokens)))

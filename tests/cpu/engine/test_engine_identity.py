@@ -104,13 +104,13 @@ def test_names_and_shapes_count():
 @pytest.mark.parametrize("arithmetic", KIND)
 def test_equal_weights_made_twice_restore_each_others_slots(arithmetic):
     """Also where an array lies otherwise in memory, and in one piece or in several."""
-    one = made(arithmetic)
+    first = made(arithmetic)
     turned = {name: np.asfortranarray(tensor) for name, tensor in tensors().items()}
     other = made(arithmetic, turned)
-    assert identity.identity(one) == identity.identity(other)
+    assert identity.identity(first) == identity.identity(other)
     slot = Slot(other, 20)
-    slot.restore(saved_by(one))
-    assert slot.save() == saved_by(one)
+    slot.restore(saved_by(first))
+    assert slot.save() == saved_by(first)
 
 
 def test_no_cut_into_pieces_changes_a_digest(monkeypatch):
@@ -161,9 +161,9 @@ def test_slots_saved_by_an_earlier_version_are_refused(version):
     refused(model, earlier, f"^saved: format version '{version}': only version '3' is read")
 
 
-@pytest.mark.parametrize("maker", ["3 exact int8", "3 exact int8 a b c", "3", "", "3  "])
-def test_so_is_a_maker_that_is_none(maker):
+@pytest.mark.parametrize("origin", ["3 exact int8", "3 exact int8 a b c", "3", "", "3  "])
+def test_so_is_a_malformed_origin(origin):
     model = made("exact")
     arrays = load(saved_by(model))
     del arrays[ORIGIN], arrays["digest"]
-    refused(model, pack(arrays, maker), "^saved: (format version|no state of a slot)")
+    refused(model, pack(arrays, origin), "^saved: (format version|no state of a slot)")

@@ -1,4 +1,4 @@
-"""Sizes that no machine has memory for: an error that says so, before or instead of a failing allocation."""
+"""Sizes that do not fit into memory: a clear error, before or in place of a failing allocation."""
 
 import re
 
@@ -13,10 +13,11 @@ TOO_MANY = 2**31
 
 def arrays(state):
     """The arrays of a slot's QSA layers that grow with its size."""
-    for one in state.attention:
-        if isinstance(one, State):
-            pool, index = one.kv.pool, one.index
-            yield from (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale, one.kv.table, index.pooled, index.rope)
+    for layer_state in state.attention:
+        if isinstance(layer_state, State):
+            pool, index = layer_state.kv.pool, layer_state.index
+            yield from (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale)
+            yield from (layer_state.kv.table, index.pooled, index.rope)
 
 
 @pytest.mark.parametrize("kv_format", ["int8", "q4_0", "k8v4"])
@@ -75,14 +76,14 @@ class OutOfMemoryError(MemoryError):
 
 
 @pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
-@pytest.mark.parametrize("place", ["state", "draft"])
-def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, place):
+@pytest.mark.parametrize("allocation", ["state", "draft"])
+def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, allocation):
     model = engine_model()
 
     def fails(*_):
         raise error("no more")
 
-    if place == "state":
+    if allocation == "state":
         monkeypatch.setattr(type(model), "init_state", fails)
     else:
         monkeypatch.setattr("qsa.engine.slot.DraftCells", fails)

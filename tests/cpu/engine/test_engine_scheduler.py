@@ -1,4 +1,4 @@
-"""Whose turn it is: slots, groups and the rows of a window are shared fairly."""
+"""The scheduler: slots, groups and the rows of a window are shared fairly."""
 
 import pytest
 from hypothesis import given
@@ -10,35 +10,35 @@ from support.engine_models import engine_model, prompt
 
 
 @pytest.mark.parametrize("groups", [1, 2, 5])
-def test_more_slots_than_a_window_has_rows_take_turns(groups):
-    """Ten slots of one row: nobody is two windows ahead of another, and every window is of one group."""
+def test_more_slots_than_a_window_has_rows_rotate(groups):
+    """Ten slots of one row: no slot is two windows ahead of another, and every window is of one group."""
     engine = Engine(engine_model(), 10, 80, groups=groups)
     requests = [engine.submit(prompt(4, i), 60) for i in range(10)]
-    while any(one.status != "decoding" for one in requests):
+    while any(request.status != "decoding" for request in requests):
         engine.step()
-    served = [one.statistics.rounds for one in requests]
+    served = [request.statistics.rounds for request in requests]
     for _ in range(23):
         gained = engine.step()
         assert len(gained) == min(8, 10 // groups)
-        assert len({one.slot // (10 // groups) for one in gained}) == 1
-        rounds = [one.statistics.rounds - before for one, before in zip(requests, served, strict=True)]
+        assert len({request.slot // (10 // groups) for request in gained}) == 1
+        rounds = [request.statistics.rounds - before for request, before in zip(requests, served, strict=True)]
         assert max(rounds) - min(rounds) <= 1
     engine.run()
-    assert [one.status for one in requests] == ["finished"] * 10
+    assert [request.status for request in requests] == ["finished"] * 10
 
 
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=8))
-def test_rows_are_shared_fairly_and_none_is_left(wanted):
-    shares = allocate_rows(wanted)
-    assert all(1 <= share <= want for share, want in zip(shares, wanted, strict=True))
-    assert sum(shares) == min(8, sum(wanted))
-    content = [share == want for share, want in zip(shares, wanted, strict=True)]
-    assert all(a or shares[i] >= max(shares) - 1 for i, a in enumerate(content))
+def test_rows_are_shared_fairly_and_none_is_left(requested):
+    allocated = allocate_rows(requested)
+    assert all(1 <= given_rows <= count for given_rows, count in zip(allocated, requested, strict=True))
+    assert sum(allocated) == min(8, sum(requested))
+    satisfied = [given_rows == count for given_rows, count in zip(allocated, requested, strict=True)]
+    assert all(a or allocated[i] >= max(allocated) - 1 for i, a in enumerate(satisfied))
 
 
 def test_a_new_request_goes_to_the_emptiest_group():
-    turns = Scheduler(6, 3)
-    taken = []
-    while (slot := turns.free_slot(taken)) is not None:
-        taken.append(slot)
-    assert taken == [0, 2, 4, 1, 3, 5]
+    scheduler = Scheduler(6, 3)
+    occupied = []
+    while (slot := scheduler.free_slot(occupied)) is not None:
+        occupied.append(slot)
+    assert occupied == [0, 2, 4, 1, 3, 5]

@@ -38,8 +38,8 @@ def test_scores_are_what_the_logits_say(model, logits):
     "options", [{"window": n} for n in range(1, 8)] + [{"chunk": 1}, {"chunk": 20}, {"chunk": 999}]
 )
 def test_neither_window_nor_chunk_changes_a_byte(model, options):
-    one, other = score(model, IDS), score(model, IDS, **options)
-    assert np.array_equal(one.nll, other.nll) and np.array_equal(one.top, other.top)
+    whole, cut = score(model, IDS), score(model, IDS, **options)
+    assert np.array_equal(whole.nll, cut.nll) and np.array_equal(whole.top, cut.top)
 
 
 @pytest.mark.parametrize("switch", ["split_attn", "batch_qsa_attn"])

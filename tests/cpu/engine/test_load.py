@@ -70,10 +70,10 @@ def logits(model, ids):
     return model.forward(ids, model.init_state(N))[0]
 
 
-def same_weights(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        pair = (x if isinstance(x, tuple) else (x,) for x in (one[name], other[name]))
+def same_weights(first, other):
+    assert first.keys() == other.keys()
+    for name in first:
+        pair = (x if isinstance(x, tuple) else (x,) for x in (first[name], other[name]))
         assert all(np.array_equal(a, b) for a, b in zip(*pair, strict=True)), name
 
 
