@@ -51,8 +51,8 @@ class Proposal:
     """Proposed ``tokens``, and for each the distribution it was drawn from: (ids, masses), or None when the token was
     chosen without a draw."""
 
-    tokens: list = field(default_factory=list)
-    distributions: list = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
 
     def add(self, token: int, distribution: Distribution | None = None) -> None:
         """Append one draft."""

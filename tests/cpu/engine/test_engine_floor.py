@@ -17,9 +17,9 @@ VOCAB, TEXT, TRIALS = 4, 3, 5000
 statistic of 5,000 then has a mean of 395 and a standard deviation of 38 (non-central chi-square, 54 degrees of
 freedom), where a right engine stays below 92 in 99.9 % of all cases."""
 MODEL = np.random.default_rng(5).normal(0, 1.2, (VOCAB, VOCAB)).astype(np.float32)
-"""Logits of a Markov model: row i is what it says after token i."""
+"""Logits of a Markov model: row i predicts the token after token i."""
 OWN = (MODEL + np.random.default_rng(6).normal(0, 2.0, MODEL.shape)).astype(np.float32)
-"""What the draft layer says."""
+"""Logits of the draft layer, in the same form."""
 
 OPTIONS = Sampling(temperature=1.1)
 
@@ -34,14 +34,14 @@ class Layer:
         return x
 
 
-def share(token, listed):
+def share(token, distribution):
     """Probability with which a draft was drawn."""
-    ids, masses = listed
+    ids, masses = distribution
     return int(masses[ids == token][0]) / int(masses.sum())
 
 
 def dropped(proposal, floor):
-    """A mistake: an improbable draft is not verified, so that it is judged or not by what it is."""
+    """A mistake: an improbable draft is not verified, so that whether it is judged depends on which token it is."""
     tokens, distributions = proposal.tokens, proposal.distributions
     if share(tokens[-1], distributions[-1]) < floor:
         return Proposal(tokens[:-1], distributions[:-1])

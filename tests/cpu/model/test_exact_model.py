@@ -226,6 +226,14 @@ def test_construction_refuses_what_it_cannot_compute(model):
         ExactModel(model.config, model.stored | {"lm_head.weight": weight})
 
 
+def test_the_draft_layer_of_a_model_without_one_is_an_error(model):
+    assert model.draft_layer is model.draft
+    without = ExactModel.from_model(small_model())
+    assert without.draft is None
+    with pytest.raises(ValueError, match="draft: the model has no draft layer"):
+        _ = without.draft_layer
+
+
 def test_a_text_model_without_an_arithmetic_cannot_be_made(model):
     """Nor one whose class does not say how it stores weights; one that says it gives the exact model's bytes."""
 
