@@ -1,4 +1,4 @@
-"""Gated DeltaNet in the exact arithmetic; formulas as ``reference/model/deltanet.py``."""
+"""Gated DeltaNet over a backend's layers; formulas as ``reference/model/deltanet.py``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Mixture of experts in the exact arithmetic; formulas as ``reference/model/moe.py``, experts added in rank order."""
+"""Mixture of experts over a backend's layers; formulas as ``reference/model/moe.py``."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The draft layer (MTP) in the exact arithmetic; formulas as ``reference/model/mtp.py``, attention dense over a window.
+"""The draft layer (MTP) over a backend's operations; formulas as ``reference/model/mtp.py``, with dense attention.
 
 A row attends to its last ``window`` cells, whatever the budget; the draft layer's own indexer is not used. The float64
 layer selects cells; up to the budget it attends to the same ones.

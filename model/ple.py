@@ -1,4 +1,4 @@
-"""PLE in the exact arithmetic; formulas as ``reference/model/ple.py``, whose integer hash is exact already."""
+"""PLE over a backend's layers; formulas as ``reference/model/ple.py``, whose integer hash is exact already."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

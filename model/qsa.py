@@ -1,4 +1,4 @@
-"""One QSA layer in the exact arithmetic, over the five operations; formulas as ``reference/model/qsa.py``.
+"""One QSA layer over the five operations of a backend; formulas as ``reference/model/qsa.py``.
 
 The draft layer has the same tensors and attends densely to its last cells instead of selecting.
 

@@ -1,4 +1,4 @@
-"""Residual streams in the exact arithmetic; formulas as ``reference/model/streams.py``."""
+"""Residual streams over a backend's layers; formulas as ``reference/model/streams.py``."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
