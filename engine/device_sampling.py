@@ -1,93 +1,107 @@
-"""Draws where the logits are: of a window's rows only their tokens come to the host.
+"""Sampling on the device: tokens are drawn where the logits are, and only the tokens are copied to the host.
 
-Greedy and exact-match draws of backends that have a sampler of their own (``row_sampler``,
-``kernels/cuda/sampler.py``); its tokens are the host's, integer masses being the same everywhere. Rejection sampling
-needs the rows' whole lists, and keeps to the host's rule with the logits there.
+It serves greedy and exact-match draws of backends with a sampler of their own (``row_sampler``,
+``kernels/cuda/sampler.py``). Its tokens equal those of the host, since integer masses are the same everywhere.
+Rejection sampling needs the whole distributions of the rows, so it runs on the host.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from qsa.reference.exact.sampler import option_rows
 from qsa.reference.sampler import GREEDY, Sampling
 
-LEAST_LINE = 16
-"""Tokens that a line of the history has room for at least. It grows in powers of two: every size is a program."""
+if TYPE_CHECKING:
+    from .graph_runner import GraphRunner
+
+MIN_HISTORY = 16
+"""Smallest number of tokens that a row of the history array holds. The size grows in powers of two, since every size
+is a program of its own."""
 
 
-class Draw(NamedTuple):
-    """What the rows of one slot draw with.
+class DrawParameters(NamedTuple):
+    """How the tokens of one slot's rows are drawn.
 
-    ``line``: the tokens of the sequence that the penalties look at, and behind these ``length`` tokens the drafts. Row
-    t is drawn at ``position`` + t, after ``length`` + t tokens of the line.
+    options   the Sampling
+    history   tokens of the sequence that the penalties count, followed by the drafts
+    length    number of tokens of ``history`` before the drafts
+    seed      seed of the draws; position: position of the slot's first row
+
+    Row t is drawn at ``position`` + t, with the first ``length`` + t tokens of the history.
     """
 
     options: Sampling
-    line: list
+    history: list[int]
     length: int
     seed: int
     position: int
 
 
 @lru_cache(256)
-def option_row(options):
-    """The option row int32 [1, words] of a Sampling, not to be written."""
+def option_row(options: Sampling) -> np.ndarray:
+    """The sampler's read-only option row int32 [1, words] of a Sampling."""
     row = option_rows(options, 1)
     row.setflags(write=False)
     return row
 
 
-def taken(sampler, draws):
-    """``draws`` with None for those whose lists have no room in the device's ``sampler`` (None: there is none); the
-    refusals are counted."""
+def supported(sampler: Any, draws: Sequence[DrawParameters | None]) -> list[DrawParameters | None]:
+    """``draws`` with None in place of those that the device's ``sampler`` refuses because their lists are too long. The
+    sampler counts its refusals. Without a sampler (None) all are None."""
     if sampler is None:
         return [None] * len(draws)
-    return [one if one is not None and sampler.takes(option_row(one.options)) else None for one in draws]
+    return [draw if draw is not None and sampler.takes(option_row(draw.options)) else None for draw in draws]
 
 
-def draw_arrays(draws, counts):
-    """The sampler's inputs on the host, by the names of its arguments; slot i has ``counts[i]`` rows. Rows of a slot
-    whose draw is None are not in use."""
+def draw_arrays(draws: Sequence[DrawParameters | None], counts: Sequence[int]) -> dict[str, np.ndarray]:
+    """The sampler's inputs on the host: argument name -> array.
+
+    Slot i has ``counts[i]`` rows and parameters ``draws[i]``. The rows of a slot without parameters get positions below
+    0, which mark rows that are not drawn.
+    """
     slots = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    places = np.concatenate([np.arange(count) for count in counts])
-    most = max([LEAST_LINE, *(len(one.line) for one in draws if one is not None)])
-    history = np.zeros((len(counts), 1 << (most - 1).bit_length()), np.int32)
-    first = np.zeros((2, len(counts)), np.int64)
-    first[1] = -len(slots)  # below 0 for all rows of a slot
+    offsets = np.concatenate([np.arange(count) for count in counts])
+    longest = max([MIN_HISTORY, *(len(draw.history) for draw in draws if draw is not None)])
+    history = np.zeros((len(counts), 1 << (longest - 1).bit_length()), np.int32)
+    lengths, positions = np.zeros(len(counts), np.int64), np.full(len(counts), -len(slots), np.int64)
     options, seeds = [GREEDY] * len(counts), np.zeros(len(counts), np.uint64)
-    for slot, one in enumerate(draws):
-        if one is not None:
-            history[slot, : len(one.line)] = one.line
-            first[:, slot], options[slot], seeds[slot] = (one.length, one.position), one.options, one.seed
+    for slot, draw in enumerate(draws):
+        if draw is not None:
+            history[slot, : len(draw.history)] = draw.history
+            lengths[slot], positions[slot] = draw.length, draw.position
+            options[slot], seeds[slot] = draw.options, draw.seed
     return {
         "options": np.concatenate([option_row(options[slot]) for slot in slots]),
         "history": history,
-        "lengths": np.where(first[1, slots] < 0, 0, first[0, slots] + places).astype(np.int32),
+        "lengths": np.where(positions[slots] < 0, 0, lengths[slots] + offsets).astype(np.int32),
         "seeds": seeds[slots],
-        "positions": first[1, slots] + places,
+        "positions": positions[slots] + offsets,
         "slots": slots,
     }
 
 
-class WindowDraws:
-    """A program of the sampler over ``logits`` [rows, vocab] of a window's program, of inputs as large as ``arrays``.
+class DrawGraph:
+    """A program of the sampler over the logits of a window's program.
 
-    ``runner``: a ``graphs.GraphRunner``; ``generation`` that of the window's result, whose array the logits are.
+    logits      [rows, vocab] float32 on the device, the result array of the window's program
+    arrays      inputs of :func:`draw_arrays`, for their shapes and dtypes
+    generation  that of the window's result
     """
 
-    def __init__(self, runner, logits, arrays, generation):
+    def __init__(self, runner: "GraphRunner", logits: Any, arrays: Mapping[str, np.ndarray], generation: int) -> None:
         self.generation, self.staging = generation, runner.staging(arrays)
         self._sample, self._logits = runner.sampler.sample, logits
         self.program = runner.program(self._record)
 
-    def _record(self):
+    def _record(self) -> Any:
         self.staging.move()
         return self._sample(self._logits, **self.staging.arrays)
 
-    def run(self, arrays):
-        """Tokens int32 [rows] on the device, which hold until the next call, or False: refused."""
+    def run(self, arrays: Mapping[str, np.ndarray]) -> Any:
+        """Tokens int32 [rows] on the device, valid until the next call; False when the sampler refuses."""
         self.program.wait()
         self.staging.fill(arrays)
         return self.program()

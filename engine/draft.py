@@ -1,175 +1,209 @@
-"""Drafters: what proposes the tokens that a window verifies.
+"""Drafters: they propose the tokens that a window verifies.
 
-A drafter has two methods:
-
-- ``catch_up(kept)``: a list of :class:`Kept`, the rows of each slot that have just become part of its sequence;
-- ``propose(asked)``: a list of :class:`Asked`; returns a :class:`Proposal` for each, of ``count`` tokens at most.
-
-Whatever it proposes, the text is the model's: a drafter is worth its acceptance and nothing else. An exception from it
-costs the drafts of that step; the engine counts it.
+Whatever a drafter proposes, the text is the model's: drafts change its speed, not its tokens or their distribution. An
+exception in a drafter costs the drafts of that step; the engine counts it.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from . import sampling
-from .kv_state import DRAFT_ROWS
+from .draft_cache import DRAFT_ROWS, DraftCells
 from .request import MAX_ROWS, Request
-from .slot import Slot
+from .runner import Runner
+from .sampling import Distribution
+from .slot import Slot, draft_cells
 
 
-class Kept(NamedTuple):
-    """Rows that a slot keeps: cells from ``start`` on, with the model's final ``streams`` [rows, hc_count, hidden] and
-    the token after each row, ``next_ids`` [rows]."""
+class CommittedRows(NamedTuple):
+    """Rows that have become part of a slot's sequence.
+
+    start     position of the first row
+    streams   the model's final streams [rows, hc_count, hidden] float32, on the backend
+    next_ids  [rows], the token after each row
+    """
 
     request: Request
     slot: Slot
     start: int
-    streams: object
-    next_ids: list
+    streams: Any
+    next_ids: Sequence[int]
+
+    @property
+    def cells(self) -> DraftCells:
+        """The draft layer's cells of the slot."""
+        return draft_cells(self.slot)
 
 
-class Asked(NamedTuple):
-    """At most ``count`` drafts are wanted to follow ``request.sequence``, whose last token is not run yet."""
+class DraftRequest(NamedTuple):
+    """A request for at most ``max_drafts`` drafts after ``request.sequence``, whose last token has not been run yet."""
 
     request: Request
     slot: Slot
-    count: int
+    max_drafts: int
 
 
 @dataclass
 class Proposal:
-    """Drafted ``tokens``, and for each what it was drawn from: (ids, masses), or None for a certain one."""
+    """Proposed ``tokens``, and for each the distribution it was drawn from: (ids, masses), or None when the token was
+    chosen without a draw."""
 
-    tokens: list = field(default_factory=list)
-    lists: list = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    distributions: list[Distribution | None] = field(default_factory=list)
 
-    def add(self, token, listed=None):
+    def add(self, token: int, distribution: Distribution | None = None) -> None:
         """Append one draft."""
         self.tokens.append(token)
-        self.lists.append(listed)
+        self.distributions.append(distribution)
+
+
+class Drafter(Protocol):
+    """The methods that an engine calls on its drafter."""
+
+    def on_commit(self, committed: list[CommittedRows]) -> None:
+        """Take note of rows that have just become part of their sequences."""
+
+    def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
+        """A :class:`Proposal` for each request, of at most ``max_drafts`` tokens."""
+        raise NotImplementedError
 
 
 class LayerDrafter:
-    """Drafts of the model's own draft layer, all slots together in every call of it."""
+    """Drafts with the model's own draft layer; every call of the layer serves all slots together."""
 
-    def __init__(self, runner):
+    def __init__(self, runner: Runner) -> None:
         self.runner = runner
 
-    def catch_up(self, kept):
-        """Append the cells of kept rows, and keep what the layer says at the last of them."""
-        live = [self._reachable(one) for one in kept if not one.slot.draft.lost]
-        while live:
-            pieces = [
-                one._replace(streams=one.streams[:DRAFT_ROWS], next_ids=one.next_ids[:DRAFT_ROWS]) for one in live
+    def on_commit(self, committed: list[CommittedRows]) -> None:
+        """Append the cells of committed rows, and keep the layer's output at the last of each slot's rows."""
+        remaining = [self._reachable(rows) for rows in committed if not rows.cells.incomplete]
+        while remaining:
+            chunks = [
+                rows._replace(streams=rows.streams[:DRAFT_ROWS], next_ids=rows.next_ids[:DRAFT_ROWS])
+                for rows in remaining
             ]
-            each(pieces, self._append, lose)
-            live = [
-                one._replace(
-                    start=one.start + DRAFT_ROWS,
-                    streams=one.streams[DRAFT_ROWS:],
-                    next_ids=one.next_ids[DRAFT_ROWS:],
+            call_isolated(chunks, self._append, mark_incomplete)
+            remaining = [
+                rows._replace(
+                    start=rows.start + DRAFT_ROWS,
+                    streams=rows.streams[DRAFT_ROWS:],
+                    next_ids=rows.next_ids[DRAFT_ROWS:],
                 )
-                for one in live
-                if len(one.next_ids) > DRAFT_ROWS and not one.slot.draft.lost
+                for rows in remaining
+                if len(rows.next_ids) > DRAFT_ROWS and not rows.cells.incomplete
             ]
 
     @staticmethod
-    def _reachable(kept):
-        """``kept`` without the cells of a prompt that lie a whole window before its end: no draft looks at them."""
-        skip = max(0, len(kept.request.ids) - kept.slot.draft.window - kept.start)
-        skip = min(skip, len(kept.next_ids) - 1)
-        return kept._replace(start=kept.start + skip, streams=kept.streams[skip:], next_ids=kept.next_ids[skip:])
+    def _reachable(rows: CommittedRows) -> CommittedRows:
+        """``rows`` without those that lie a whole window before the prompt's end: no draft attends to their cells."""
+        skip = max(0, len(rows.request.ids) - rows.cells.window - rows.start)
+        skip = min(skip, len(rows.next_ids) - 1)
+        return rows._replace(start=rows.start + skip, streams=rows.streams[skip:], next_ids=rows.next_ids[skip:])
 
-    def _append(self, pieces):
-        counts = [len(one.next_ids) for one in pieces]
-        streams = np.concatenate([one.streams for one in pieces]) if len(pieces) > 1 else pieces[0].streams
-        next_ids = np.concatenate([np.asarray(one.next_ids, np.int64) for one in pieces])
-        slots, starts = [one.slot for one in pieces], [one.start for one in pieces]
+    def _append(self, chunks: list[CommittedRows]) -> None:
+        counts = [len(rows.next_ids) for rows in chunks]
+        streams = np.concatenate([rows.streams for rows in chunks]) if len(chunks) > 1 else chunks[0].streams
+        next_ids = np.concatenate([np.asarray(rows.next_ids, np.int64) for rows in chunks])
+        slots, starts = [rows.slot for rows in chunks], [rows.start for rows in chunks]
         output = self.runner.draft(streams, next_ids, starts, counts, slots)
         last = (np.cumsum(counts) - 1).tolist()
         if sum(counts) <= MAX_ROWS:
-            # A runner may have the logits of so few rows already.
+            # A graph runner has the logits of so few rows already.
             logits = self.runner.logits(output.x)[last]
         else:
-            logits = self.runner.logits(np.concatenate([output.x[place : place + 1] for place in last]))
-        for slot, start, count, row, place in zip(slots, starts, counts, logits, last, strict=True):
-            slot.draft.n = start + count
-            slot.draft.tip = row, output.streams[place : place + 1].copy()
+            logits = self.runner.logits(np.concatenate([output.x[index : index + 1] for index in last]))
+        for rows, row_logits, index in zip(chunks, logits, last, strict=True):
+            rows.cells.n = rows.start + len(rows.next_ids)
+            rows.cells.last_output = row_logits, output.streams[index : index + 1].copy()
 
-    def propose(self, asked):
-        """A chain of drafts for every slot: each step feeds on the layer's own streams and its last draft."""
-        chains = [Chain(*one) for one in asked]
-        while live := [one for one in chains if one.wants_more()]:
-            for one in live:
-                one.extend()
-            going = [one for one in live if one.wants_more()]
-            if going:
-                each(going, self._step, Chain.end)
-        return [one.proposal for one in chains]
+    def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
+        """A chain of drafts for every slot. Each step takes the layer's own streams and its last draft as input."""
+        chains = [DraftChain(*request) for request in requests]
+        while growing := [chain for chain in chains if chain.has_next()]:
+            for chain in growing:
+                chain.extend()
+            unfinished = [chain for chain in growing if chain.has_next()]
+            if unfinished:
+                call_isolated(unfinished, self._step, DraftChain.stop)
+        return [chain.proposal for chain in chains]
 
-    def _step(self, chains):
-        streams = [one.tip[1] for one in chains]
-        streams = np.concatenate(streams) if len(streams) > 1 else streams[0]
-        tokens = np.array([one.proposal.tokens[-1] for one in chains], np.int64)
-        # Draft j (from 0) stands at position n + 1 + j; the streams it is paired with stand one before it.
-        starts = [one.slot.draft.n + len(one.proposal.tokens) - 1 for one in chains]
-        output = self.runner.draft(streams, tokens, starts, [1] * len(chains), [one.slot for one in chains])
-        for one, row, place in zip(chains, self.runner.logits(output.x), range(len(chains)), strict=True):
-            one.tip = row, output.streams[place : place + 1]
+    def _step(self, chains: list["DraftChain"]) -> None:
+        """Run the layer on the last draft of each chain."""
+        last_streams = [chain.streams for chain in chains]
+        streams = np.concatenate(last_streams) if len(last_streams) > 1 else last_streams[0]
+        tokens = np.array([chain.proposal.tokens[-1] for chain in chains], np.int64)
+        # Draft j (from 0) is at position n + 1 + j; it is paired with the streams of the position before it.
+        starts = [chain.cells.n + len(chain.proposal.tokens) - 1 for chain in chains]
+        output = self.runner.draft(streams, tokens, starts, [1] * len(chains), [chain.slot for chain in chains])
+        for index, (chain, logits) in enumerate(zip(chains, self.runner.logits(output.x), strict=True)):
+            chain.logits, chain.streams = logits, output.streams[index : index + 1]
 
 
-class Chain:
-    """The drafts of one slot as they grow. ``tip``: what the layer said last, (logits [vocab], streams)."""
+class DraftChain:
+    """The drafts of one slot while they grow.
 
-    def __init__(self, request, slot, count):
+    ``logits`` [vocab] float32 on the host and ``streams`` [1, hc_count, hidden] are the layer's latest output.
+    """
+
+    def __init__(self, request: Request, slot: Slot, max_drafts: int) -> None:
         self.request, self.slot, self.proposal = request, slot, Proposal()
-        self.tip = slot.draft.tip
-        self.count = 0 if slot.draft.lost or self.tip is None else count
+        self.cells = draft_cells(slot)
+        self.logits: Any = None
+        self.streams: Any = None
+        self.max_drafts = 0
+        if self.cells.last_output is not None and not self.cells.incomplete:
+            self.logits, self.streams = self.cells.last_output
+            self.max_drafts = max_drafts
 
-    def wants_more(self):
-        """Whether a further draft is to follow."""
-        return len(self.proposal.tokens) < self.count
+    def has_next(self) -> bool:
+        """Whether another draft follows."""
+        return len(self.proposal.tokens) < self.max_drafts
 
-    def extend(self):
-        """Draft one token from the tip; an improbable one is the last, and where none can be drawn the chain ends."""
+    def extend(self) -> None:
+        """Draft one token from the last output. The chain ends after an improbable token, and when the draw fails."""
         try:
-            token, listed, likely = sampling.propose(self.request, self.tip[0], self.proposal.tokens)
+            token, distribution, probable = sampling.propose(self.request, self.logits, self.proposal.tokens)
         except Exception as error:
-            self.end(error)
+            self.stop(error)
             return
-        self.proposal.add(token, listed)
-        if not likely:
-            self.count = 0
+        self.proposal.add(token, distribution)
+        if not probable:
+            self.max_drafts = 0
 
-    def end(self, error):
-        """End the chain because of ``error``: the drafts so far stand, and the cells they wrote are written again."""
-        note_failure(self.request, error)
-        self.count = 0
+    def stop(self, error: Exception) -> None:
+        """End the chain because of ``error``. Its drafts so far are proposed; their cells will be overwritten."""
+        record_failure(self.request, error)
+        self.max_drafts = 0
 
 
-def each(rows, call, failed):
-    """Do ``call`` with all ``rows``, and when that raises with each alone, so that one slot's failure is not another's;
-    ``failed(row, error)`` hears of those that fail alone."""
+Item = TypeVar("Item")
+
+
+def call_isolated(
+    items: list[Item], call: Callable[[list[Item]], None], on_failure: Callable[[Item, Exception], None]
+) -> None:
+    """Call ``call(items)``. If it raises, call it for each item alone, so that one slot's failure does not affect the
+    others. ``on_failure(item, error)`` is called for each item that fails alone."""
     try:
-        call(rows)
+        call(items)
     except Exception as error:
-        if len(rows) == 1:
-            failed(rows[0], error)
+        if len(items) == 1:
+            on_failure(items[0], error)
             return
-        for one in rows:
-            each([one], call, failed)
+        for item in items:
+            call_isolated([item], call, on_failure)
 
 
-def lose(kept, error):
-    """Cells are missing from here on: nothing is drafted in this slot until it starts again."""
-    kept.slot.draft.lost, kept.slot.draft.tip = True, None
-    note_failure(kept.request, error)
+def mark_incomplete(rows: CommittedRows, error: Exception) -> None:
+    """Record that the cells of ``rows`` are missing: nothing is drafted in this slot until it is reset."""
+    rows.cells.incomplete, rows.cells.last_output = True, None
+    record_failure(rows.request, error)
 
 
-def note_failure(request, error):
-    """Count an error of the drafter; ``request.draft_error`` keeps the last one."""
+def record_failure(request: Request, error: Exception) -> None:
+    """Count an error of the drafter, and keep it in ``request.draft_error``."""
     request.statistics.draft_failures += 1
     request.draft_error = error

@@ -1,85 +1,93 @@
-"""The engine: requests in, tokens out, step by step."""
+"""The engine: it takes requests and emits their tokens, step by step."""
 
 import time
 from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from qsa.model import TextModel
 from qsa.reference.exact.speculative import check_list
+from qsa.reference.sampler import Sampling
 
 from . import sampling
-from .draft import Asked, Kept, LayerDrafter, Proposal, note_failure
+from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal, record_failure
 from .graph_runner import make_runner
-from .memory import MAX_CELLS, room
-from .request import MAX_ROWS, Request, checked_request, integer
-from .scheduler import Turns, share_rows
+from .memory import MAX_CELLS, memory_check
+from .request import MAX_ROWS, Drafting, Request, checked_request, integer
+from .runner import Runner
+from .scheduler import Scheduler, allocate_rows
 from .slot import Slot
-from .window import run_window
+from .window import WindowResult, run_window
 
 
 class Engine:
     """Continues texts of one model over a fixed number of slots.
 
-    model      ``reference.exact.model.TextModel``, as ``load_model`` gives it
-    slots      sequences at a time, at least 1; further requests wait
-    capacity   tokens of a sequence, prompt included; page_size: cells of a page; kv_format: one of the model's
-    chunk      tokens of a prompt read in one step
-    groups     a divisor of slots: a window serves slots of one group, the groups take turns
-    drafter    see ``draft``; by default the model's draft layer, where there is one
-    runner     see ``runner`` and ``graphs``; makes the model's calls
+    model      a :class:`~qsa.model.TextModel`, as ``load_model`` returns it
+    slots      number of sequences that run at a time, at least 1; further requests wait
+    capacity   tokens of a sequence, prompt included
+    page_size  cells of a page; kv_format: a K/V format of the model
+    chunk      prompt tokens read in one step
+    groups     a divisor of ``slots``: a window serves slots of one group, and windows rotate over the groups
+    drafter    a :class:`~qsa.engine.draft.Drafter`; by default the model's draft layer, if it has one
+    runner     makes the model's calls; by default that of ``make_runner``
 
     In the exact arithmetic greedy and exact-match texts do not depend on chunk, page size, batch, groups, drafter or
-    runner; what rejection sampling draws depends on the drafts, its distribution does not. An engine belongs to one
-    thread. Raises ValueError naming an option outside what is allowed, or sizes that there is no memory for.
+    runner. Under rejection sampling the drawn tokens depend on the drafts, their distribution does not. An engine
+    belongs to one thread. Raises ValueError that names an option outside its range, or sizes that do not fit into
+    memory.
     """
 
     def __init__(
         self,
-        model,
-        slots=1,
-        capacity=32768,
-        page_size=4,
-        kv_format="int8",
-        chunk=1024,
-        groups=1,
+        model: TextModel,
+        slots: int = 1,
+        capacity: int = 32768,
+        page_size: int = 4,
+        kv_format: str = "int8",
+        chunk: int = 1024,
+        groups: int = 1,
         *,
-        drafter=None,
-        runner=None,
-    ):
+        drafter: Drafter | None = None,
+        runner: Runner | None = None,
+    ) -> None:
         slots, groups = integer("slots", slots, 1), integer("groups", groups, 1)
         self.chunk = integer("chunk", chunk, 1)
         capacity = integer("capacity", capacity, 1, MAX_CELLS)
         page_size = integer("page_size", page_size, 1, MAX_CELLS)
-        self._turns = Turns(slots, groups)
+        self._scheduler = Scheduler(slots, groups)
         self.model = model
         self.runner = make_runner(model) if runner is None else runner
         self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
-        with room(model, capacity, page_size, kv_format, slots):
+        with memory_check(model, capacity, page_size, kv_format, slots):
             self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
         self.capacity = capacity
-        self._waiting = deque()
-        self._active = {}
+        self._waiting: deque[Request] = deque()
+        self._active: dict[int, Request] = {}
 
     def submit(
         self,
-        ids,
-        max_tokens=128,
-        sampling=None,
-        seed=0,
-        acceptance=None,
-        drafting=None,
-        stop=(),
-    ):
-        """Queue a text to be continued; returns its Request.
+        ids: Any,
+        max_tokens: int = 128,
+        sampling: Sampling | None = None,
+        seed: int = 0,
+        acceptance: str | None = None,
+        drafting: Drafting | None = None,
+        stop: Iterable[int] = (),
+    ) -> Request:
+        """Queue a text to be continued; returns its :class:`Request`.
 
-        ids         prompt, at least one token
-        max_tokens  tokens to emit at most
-        sampling    a Sampling; by default the largest logit, no penalties
-        seed        of what is drawn, 0 to 2^64 - 1; a draw depends on seed and position alone
-        acceptance  of drafts: ``greedy``, ``exact_match`` (the default when something is drawn) or ``rejection``
-        drafting    a Drafting, or None
-        stop        ids after which the text ends; the one that ends it is emitted
+        ids         prompt, at least one token id
+        max_tokens  largest number of tokens to emit
+        sampling    a Sampling; by default the largest logit without penalties
+        seed        seed of the draws, 0 to 2^64 - 1; a draw depends on seed and position alone
+        acceptance  rule that accepts drafts: ``greedy`` (default of greedy sampling), ``exact_match`` (default of other
+                    sampling) or ``rejection``
+        drafting    a Drafting, or None to draft nothing
+        stop        token ids after which the text ends; the one that ends it is emitted
 
-        Raises ValueError naming the argument that is outside what is allowed, a text beyond the slots' capacity
-        included; nothing is queued then.
+        Raises ValueError that names the argument outside its range, also for a text beyond the slots' capacity. Nothing
+        is queued then.
         """
         request = checked_request(
             self.model, ids, self.capacity, max_tokens, sampling, seed, acceptance, drafting, stop
@@ -90,199 +98,214 @@ class Engine:
         return request
 
     @property
-    def idle(self):
-        """Whether nothing is left to do."""
+    def idle(self) -> bool:
+        """Whether no request is waiting or running."""
         return not self._waiting and not self._active
 
-    def run(self):
-        """Steps until nothing is left."""
+    def run(self) -> None:
+        """Run steps until the engine is idle."""
         while not self.idle:
             self.step()
 
-    def step(self):
-        """Read one chunk of a prompt, or run one window over the decoding slots.
+    def step(self) -> list[Request]:
+        """Read one chunk of a prompt, or run one window over decoding slots.
 
-        Returns the requests that gained tokens, ended with this step or not. A request that fails ends as ``failed``
-        with its ``error``, and frees its slot; the others' bytes are what they would have been without it. An interrupt
-        (KeyboardInterrupt) goes through, and fails the requests that were being served: their slots may be half way.
+        Returns the requests that gained tokens, those that ended in this step included. A request that fails gets the
+        status ``failed`` and its ``error``, and frees its slot; the bytes of the others do not change. An interrupt
+        (KeyboardInterrupt) is raised to the caller and fails the requests that the step was serving, since the states
+        in their slots may be advanced only in part.
         """
         self._admit()
-        reading = [one for one in self._active.values() if one.status == "prompt"]
-        decoding = [one for one in self._active.values() if one.status == "decoding"]
-        if not reading and not decoding:
+        prefilling = [request for request in self._active.values() if request.status == "prompt"]
+        decoding = [request for request in self._active.values() if request.status == "decoding"]
+        if not prefilling and not decoding:
             return []
-        prompt = self._turns.prompt_now(reading, decoding)
-        served = [self._turns.next_prompt(reading)] if prompt else self._turns.next_window(decoding)
+        prefill = self._scheduler.schedule_prefill(prefilling, decoding)
+        served = [self._scheduler.next_prompt(prefilling)] if prefill else self._scheduler.next_window(decoding)
         try:
-            return self._read(served[0]) if prompt else self._decode(served)
+            return self._prefill_chunk(served[0]) if prefill else self._decode_window(served)
         except BaseException as error:
             for request in served:
                 if not request.ended:
-                    self._end(request, "failed", error)
+                    self._finish(request, "failed", error)
             raise
 
-    def cancel(self, request):
-        """End ``request`` whatever it is doing, and free its slot. Returns whether there was something to end.
+    def cancel(self, request: Request) -> bool:
+        """End ``request`` at once and free its slot. Returns False when it had ended already.
 
-        Raises ValueError on a request of another engine, and on what is no Request.
+        Raises ValueError on a request of another engine, and on anything that is no Request.
         """
         if not isinstance(request, Request):
             raise ValueError(f"request = {request!r}: must be a Request")
         if request.ended:
             return False
-        if request not in self._waiting and self._active.get(request.slot) is not request:
+        if request not in self._waiting and self._running(request) is not request:
             raise ValueError("request: not one of this engine")
-        self._end(request, "cancelled")
+        self._finish(request, "cancelled")
         return True
 
-    def _admit(self):
+    def _running(self, request: Request) -> Request | None:
+        """The request that runs in the slot of ``request``, if any."""
+        return None if request.slot is None else self._active.get(request.slot)
+
+    def _slot(self, request: Request) -> Slot:
+        assert request.slot is not None, "an admitted request has a slot"
+        return self.slots[request.slot]
+
+    def _admit(self) -> None:
+        """Give free slots to waiting requests, in the order of their submission."""
         while self._waiting:
-            place = self._turns.free_slot(self._active)
-            if place is None:
+            index = self._scheduler.free_slot(self._active)
+            if index is None:
                 return
             request = self._waiting[0]
             try:
-                self.slots[place].reset(request.drafting.window if request.drafting else None)
+                self.slots[index].reset(request.drafting.window if request.drafting else None)
             except BaseException as error:
-                # The slot is half way; the next request that takes it begins with a reset of its own.
-                self._end(request, "failed", error)
+                # The slot may be reset only in part. The next request that takes it resets it again.
+                self._finish(request, "failed", error)
                 if not isinstance(error, Exception):
                     raise
                 continue
             self._waiting.popleft()
-            request.slot, request.status = place, "prompt"
-            self._active[place] = request
+            request.slot, request.status = index, "prompt"
+            self._active[index] = request
 
-    def _end(self, request, status, error=None):
-        """The state stays in the slot until another request takes it."""
+    def _finish(self, request: Request, status: str, error: BaseException | None = None) -> None:
+        """End ``request`` with ``status``. Its state stays in the slot until another request takes the slot."""
         request.status, request.error = status, error
-        if self._active.get(request.slot) is request:
+        if request.slot is not None and self._running(request) is request:
             del self._active[request.slot]
         elif request in self._waiting:
             self._waiting.remove(request)
 
-    def _read(self, request):
-        """One chunk of a prompt; the last one emits the first token."""
+    def _prefill_chunk(self, request: Request) -> list[Request]:
+        """Read one chunk of a prompt; the last chunk emits the first token. Returns the requests that gained tokens."""
         begin = time.perf_counter()
-        slot = self.slots[request.slot]
-        ids = request.ids[request.read : request.read + self.chunk]
-        start, gained = request.read, []
+        slot = self._slot(request)
+        ids = request.ids[request.prefilled : request.prefilled + self.chunk]
+        start, gained = request.prefilled, []
         try:
             output = self.runner.run([ids], [slot])
-            request.read += len(ids)
-            request.statistics.prompt_tokens = request.read
-            if request.read == len(request.ids):
-                emitted = self._first(request, output.x[-1:])
+            request.prefilled += len(ids)
+            request.statistics.prompt_tokens = request.prefilled
+            if request.prefilled == len(request.ids):
+                emitted = self._first_token(request, output.x[-1:])
                 request.status = "decoding"
                 request.emit(emitted)
                 gained = [request]
         except Exception as error:
-            self._end(request, "failed", error)
+            self._finish(request, "failed", error)
         else:
-            next_ids = request.sequence[start + 1 : request.read + 1]
-            self._catch_up([Kept(request, slot, start, output.streams, next_ids)])
+            next_ids = request.sequence[start + 1 : request.prefilled + 1]
+            self._notify_drafter([CommittedRows(request, slot, start, output.streams, next_ids)])
             if request.reason:
-                self._end(request, "finished")
+                self._finish(request, "finished")
         request.statistics.prompt_seconds += time.perf_counter() - begin
         return gained
 
-    def _first(self, request, x):
-        """What the last row ``x`` [1, hidden] of a prompt emits."""
-        (tokens,) = self.runner.draw(x, [sampling.asked_draw(request, [])], [1])
+    def _first_token(self, request: Request, x: Any) -> list[int]:
+        """The token that the last row ``x`` [1, hidden] of a prompt emits, in a list."""
+        (tokens,) = self.runner.draw(x, [sampling.device_draw(request, [])], [1])
         logits = self.runner.logits(x) if tokens is None else None
         return sampling.accept(request, logits, [], [], tokens)[1]
 
-    def _decode(self, requests):
-        """One window over the slots of ``requests``."""
+    def _decode_window(self, requests: list[Request]) -> list[Request]:
+        """Run one window over the slots of ``requests``. Returns the requests that gained tokens."""
         begin = time.perf_counter()
-        shares = share_rows([self._wanted(request) for request in requests])
-        proposals = self._propose(requests, shares)
-        slots = [self.slots[request.slot] for request in requests]
-        ids = [[one.sequence[-1], *proposal.tokens] for one, proposal in zip(requests, proposals, strict=True)]
-        draws = [sampling.asked_draw(one, proposal.tokens) for one, proposal in zip(requests, proposals, strict=True)]
-        parts = run_window(self.runner, ids, slots, draws)
-        gained, kept = [], []
-        for request, slot, proposal, part in zip(requests, slots, proposals, parts, strict=True):
+        rows = allocate_rows([self._requested_rows(request) for request in requests])
+        proposals = self._propose(requests, rows)
+        drafts = [proposal.tokens for proposal in proposals]
+        slots = [self._slot(request) for request in requests]
+        ids = [[request.sequence[-1], *tokens] for request, tokens in zip(requests, drafts, strict=True)]
+        parameters = [sampling.device_draw(request, tokens) for request, tokens in zip(requests, drafts, strict=True)]
+        results = run_window(self.runner, ids, slots, parameters)
+        gained, committed = [], []
+        for request, slot, proposal, result in zip(requests, slots, proposals, results, strict=True):
             start = len(request.sequence) - 1
             try:
-                count = self._accept(request, proposal, part)
+                if isinstance(result, Exception):
+                    raise result
+                count = self._accept(request, proposal, result)
             except Exception as error:
-                self._end(request, "failed", error)
+                self._finish(request, "failed", error)
                 continue
             gained.append(request)
-            kept.append(Kept(request, slot, start, part.streams[:count], request.sequence[start + 1 :]))
-        self._catch_up(kept)
+            next_ids = request.sequence[start + 1 :]
+            committed.append(CommittedRows(request, slot, start, result.streams[:count], next_ids))
+        self._notify_drafter(committed)
         seconds = time.perf_counter() - begin
         for request in requests:
             request.statistics.decode_seconds += seconds
             if request.reason and not request.ended:
-                self._end(request, "finished")
+                self._finish(request, "finished")
         return gained
 
-    def _wanted(self, request):
-        """Rows that the request can use: each emits a token at most."""
-        rows = request.drafting.rows if request.drafts else 1
+    def _requested_rows(self, request: Request) -> int:
+        """Number of rows that the request can use: every row emits at most one token."""
+        rows = request.drafting.rows if request.drafting is not None else 1
         return min(rows, MAX_ROWS, request.max_tokens - len(request.tokens))
 
-    def _accept(self, request, proposal, part):
-        """Settle one slot's rows. Returns how many are kept."""
-        if isinstance(part, Exception):
-            raise part
-        accepted, emitted = sampling.accept(request, part.logits, proposal.tokens, proposal.lists, part.tokens)
+    def _accept(self, request: Request, proposal: Proposal, result: WindowResult) -> int:
+        """Accept or reject one slot's drafts and emit its tokens. Returns the number of rows that are kept."""
+        accepted, emitted = sampling.accept(
+            request, result.logits, proposal.tokens, proposal.distributions, result.tokens
+        )
         count = request.emit(emitted)
-        part.commit(count)
-        statistics, rows = request.statistics, part.rows.stop - part.rows.start
+        result.commit(count)
+        statistics, rows = request.statistics, result.rows.stop - result.rows.start
         statistics.rounds += 1
-        if part.error is not None:
+        if result.error is not None:
             statistics.reruns += 1
-            request.window_error = part.error
+            request.window_error = result.error
         statistics.drafted += min(len(proposal.tokens), rows)
-        # A stop token among the drafts ends the text before the rest of them.
+        # A stop token among the drafts ends the text before the drafts after it.
         statistics.accepted += min(accepted, count)
         statistics.rollbacks += count < rows
         return count
 
-    def _propose(self, requests, shares):
-        """A Proposal for every request, of ids in the vocabulary; none where the drafter fails."""
+    def _propose(self, requests: list[Request], rows: Sequence[int]) -> list[Proposal]:
+        """A checked Proposal for every request, to fill its ``rows``; an empty one when the drafter fails."""
         proposals = [Proposal() for _ in requests]
-        asked = [
-            (place, Asked(request, self.slots[request.slot], rows - 1))
-            for place, (request, rows) in enumerate(zip(requests, shares, strict=True))
-            if rows > 1
+        draft_requests = [
+            (index, DraftRequest(request, self._slot(request), count - 1))
+            for index, (request, count) in enumerate(zip(requests, rows, strict=True))
+            if count > 1
         ]
-        if not asked:
+        if not draft_requests or self.drafter is None:
             return proposals
         try:
-            found = self.drafter.propose([one for _, one in asked])
-            for (place, one), proposal in zip(asked, found, strict=True):
-                proposals[place] = self._usable(proposal, one)
+            proposed = self.drafter.propose([draft_request for _, draft_request in draft_requests])
+            for (index, draft_request), proposal in zip(draft_requests, proposed, strict=True):
+                proposals[index] = self._checked_proposal(proposal, draft_request)
         except Exception as error:
-            for place, one in asked:
-                note_failure(one.request, error)
-                proposals[place] = Proposal()
+            for index, draft_request in draft_requests:
+                record_failure(draft_request.request, error)
+                proposals[index] = Proposal()
         return proposals
 
-    def _usable(self, proposal, asked):
-        """``proposal`` up to the drafts that were asked for, and up to the first one that is no token.
+    def _checked_proposal(self, proposal: Proposal, draft_request: DraftRequest) -> Proposal:
+        """``proposal`` cut to the requested number of drafts, and before the first one outside the vocabulary.
 
-        Raises ValueError on a malformed list where lists are looked at.
+        Raises ValueError on a malformed distribution under rejection sampling, which reads it.
         """
-        usable = Proposal()
-        for token, listed in zip(proposal.tokens[: asked.count], proposal.lists, strict=False):
+        checked = Proposal()
+        tokens = proposal.tokens[: draft_request.max_drafts]
+        for token, distribution in zip(tokens, proposal.distributions, strict=False):
             if not 0 <= token < self.model.config.vocab_size:
                 break
-            if listed is not None and asked.request.acceptance == "rejection":
-                check_list(listed)
-            usable.add(int(token), listed)
-        return usable
+            if distribution is not None and draft_request.request.acceptance == "rejection":
+                check_list(distribution)
+            checked.add(int(token), distribution)
+        return checked
 
-    def _catch_up(self, kept):
-        """Tell the drafter which rows stand, for the requests that it follows."""
-        kept = [one for one in kept if one.request.drafts]
-        if not kept:
+    def _notify_drafter(self, committed: list[CommittedRows]) -> None:
+        """Pass committed rows to the drafter, for the requests that use drafts."""
+        drafted = [rows for rows in committed if rows.request.drafts]
+        if not drafted or self.drafter is None:
             return
         try:
-            self.drafter.catch_up(kept)
+            self.drafter.on_commit(drafted)
         except Exception as error:
-            for one in kept:
-                note_failure(one.request, error)
+            for rows in drafted:
+                record_failure(rows.request, error)

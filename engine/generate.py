@@ -1,27 +1,33 @@
-"""One text, start to end."""
+"""Generation of one text from start to end."""
 
+from typing import Any
+
+from qsa.model import TextModel
+
+from .draft import Drafter
 from .engine import Engine
 from .memory import MAX_CELLS
-from .request import integer
+from .request import Request, integer
+from .runner import Runner
 
 
 def generate(
-    model,
-    ids,
+    model: TextModel,
+    ids: Any,
     *,
-    capacity=None,
-    page_size=4,
-    kv_format="int8",
-    chunk=1024,
-    drafter=None,
-    runner=None,
-    max_tokens=128,
-    **options,
-):
-    """Continue ``ids`` in an engine of one slot, which has room for the text unless ``capacity`` says otherwise.
+    capacity: int | None = None,
+    page_size: int = 4,
+    kv_format: str = "int8",
+    chunk: int = 1024,
+    drafter: Drafter | None = None,
+    runner: Runner | None = None,
+    max_tokens: int = 128,
+    **options: Any,
+) -> Request:
+    """Continue ``ids`` in an engine of one slot, whose capacity is by default that of the text.
 
-    Arguments as ``Engine`` and ``Engine.submit``. Returns the finished Request. Raises ValueError as they do, and the
-    error of a request that failed.
+    The arguments are those of ``Engine`` and ``Engine.submit``. Returns the finished Request. Raises ValueError as they
+    do, and the error of a request that failed.
     """
     if capacity is None:
         length = len(model.check_ids(ids))

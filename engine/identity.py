@@ -1,47 +1,49 @@
-"""Identity of a model: what a saved slot is checked against before it is restored.
+"""Identity of a model, which a saved slot must match before it is restored.
 
-Two models have one identity when every row they compute is the same: equal configuration and equal weights, however the
-checkpoint stored them (whole or in shards, published or quantised) and whatever the backend.
+Two models have the same identity when their configurations and weights are equal, so that every row they compute is
+equal. The form of the checkpoint (whole or in shards, published or quantised) and the backend do not matter.
 """
 
 import dataclasses
-from typing import NamedTuple, get_type_hints
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import xxhash
 
+from qsa.model import TextModel
 from qsa.reference.exact.layers.linear import QuantisedLinear, dequantise
 from qsa.reference.model.checkpoint import INTEGERS, Shards
 
 PIECE = 1 << 22
-"""Values converted at a time: a table may be larger than memory in float32."""
+"""Values converted at a time: a whole table in float32 may not fit into memory."""
 
 
 class Identity(NamedTuple):
-    """``arithmetic``: its name. ``configuration``, ``weights``: xxh3_128 in hexadecimal of everything they hold."""
+    """``arithmetic``: its name. ``configuration`` and ``weights``: xxh3_128 in hexadecimal over their whole content."""
 
     arithmetic: str
     configuration: str
     weights: str
 
 
-_identities = WeakKeyDictionary()
+_identities: WeakKeyDictionary[TextModel, Identity] = WeakKeyDictionary()
 
 
-def identity(model):
-    """:class:`Identity` of ``model`` (``reference.exact.model.TextModel``), computed at the first call and kept: the
-    weights must not be changed in place afterwards."""
+def identity(model: TextModel) -> Identity:
+    """:class:`Identity` of ``model``. It is computed at the first call and cached, so the weights must not be changed
+    in place afterwards."""
     if model not in _identities:
         weights = weights_digest(model.stored, model.arithmetic)
         _identities[model] = Identity(model.arithmetic, configuration_digest(model), weights)
     return _identities[model]
 
 
-def configuration_digest(model):
-    """xxh3_128, in hexadecimal, over the model's configuration, geometry, selection rule and draft norm."""
+def configuration_digest(model: TextModel) -> str:
+    """xxh3_128 in hexadecimal over the model's configuration, geometry, selection rule and draft norm."""
     config = model.config
-    # A whole number may stand in the file as 10000 or as 10000.0.
+    # A file may write a whole number as 10000 or as 10000.0.
     kinds = get_type_hints(type(config))
     values = {
         field.name: float(getattr(config, field.name)) if kinds[field.name] is float else getattr(config, field.name)
@@ -51,11 +53,11 @@ def configuration_digest(model):
     return xxhash.xxh3_128_hexdigest(f"{values} {model.geometry} {model.rule} {model.draft_norm}".encode())
 
 
-def weights_digest(stored, arithmetic):
-    """xxh3_128, in hexadecimal, over names, shapes and every byte of a model's tensors.
+def weights_digest(stored: Mapping[str, Any], arithmetic: str) -> str:
+    """xxh3_128 in hexadecimal over names, shapes and every byte of a model's tensors.
 
-    stored      name -> tensor, as ``TextModel.stored`` has them
-    arithmetic  ``exact``: codes and scales count; ``float``: the float32 values do, in whatever form a table comes
+    stored      name -> tensor, as in ``TextModel.stored``
+    arithmetic  ``exact`` hashes codes and scales; ``float`` hashes the float32 values, whatever form a table has
     """
     digest = xxhash.xxh3_128()
     for name, tensor in sorted(stored.items()):
@@ -66,8 +68,8 @@ def weights_digest(stored, arithmetic):
     return digest.hexdigest()
 
 
-def _arrays(name, tensor, arithmetic):
-    """(array, dtype in which its bytes count) of each array of a tensor."""
+def _arrays(name: str, tensor: Any, arithmetic: str) -> list[tuple[Any, Any]]:
+    """(array, dtype in which its bytes are hashed) of each array of a tensor."""
     if name.endswith(INTEGERS):
         return [(tensor, np.int64)]
     if arithmetic == "exact" and isinstance(tensor, QuantisedLinear):
@@ -75,7 +77,7 @@ def _arrays(name, tensor, arithmetic):
     return [(tensor, np.float32)]
 
 
-def _pieces(tensor, dtype):
+def _pieces(tensor: Any, dtype: Any) -> Iterator[np.ndarray]:
     """The values of ``tensor`` (an array, Shards or a QuantisedLinear) as contiguous arrays of ``dtype``, in the order
     of its rows."""
     if isinstance(tensor, Shards):

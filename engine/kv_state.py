@@ -1,121 +1,66 @@
-"""Cells of one sequence as plain arrays, whatever holds them, and the draft layer's cells in a ring of pages."""
+"""Reads, writes and copies the K/V cells of one sequence as plain arrays, whatever backend and page size hold them."""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from qsa.model.qsa import State
 from qsa.reference.kv import PagedKV
 
+ARRAY_NAMES = "k_codes", "k_scale", "v_codes", "v_scale"
+"""Names of the arrays of a K/V."""
 
-def transfers(backend):
-    """(function to the host, function to the device) of a backend's containers; NumPy's own stay as they are."""
+Transfer = Callable[[Any], Any]
+"""A function that moves an array or a container (PagedKV, Index) to the host or to the device."""
+
+Spec = tuple[tuple[int, ...], Any]
+"""Shape and dtype of an array."""
+
+
+def transfers(backend: Any) -> tuple[Transfer, Transfer]:
+    """(transfer to the host, transfer to the device) of a backend. NumPy's arrays stay as they are."""
     return getattr(backend, "to_host", lambda x: x), getattr(backend, "to_device", lambda x: x)
 
 
-DRAFT_ROWS = 256
-"""Rows that the draft layer takes of one sequence in one call: each names up to a window of cells, 32,768 ids."""
+def _offsets(kv: PagedKV, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """(physical page, offset in the page) of the cells ``first`` to ``end`` - 1 of a K/V on the host."""
+    return kv.locate(np.arange(first, end))
 
 
-def _places(kv, first, last):
-    """(physical page, place) of the cells from ``first`` to before ``last`` of a host PagedKV."""
-    return kv.locate(np.arange(first, last))
+def _arrays(kv: PagedKV) -> dict[str, np.ndarray]:
+    """Name -> array of codes and scales of a K/V, in the order of ARRAY_NAMES."""
+    pools = ("k", kv.pool.k), ("v", kv.pool.v)
+    return {f"{name}_{kind}": getattr(pool, kind) for name, pool in pools for kind in ("codes", "scale")}
 
 
-SIDES = "k_codes", "k_scale", "v_codes", "v_scale"
-"""Names of the arrays of a K/V."""
+def read_cells(kv: PagedKV, first: int, end: int, host: Transfer) -> dict[str, np.ndarray]:
+    """Codes and scales of the cells ``first`` to ``end`` - 1 as stored: name -> array [cells, heads, x].
 
-
-def _sides(kv):
-    """Name -> array of codes and scales of a K/V."""
-    sides = ("k", kv.pool.k), ("v", kv.pool.v)
-    return {f"{name}_{kind}": getattr(side, kind) for name, side in sides for kind in ("codes", "scale")}
-
-
-def read_cells(kv, first, last, host):
-    """Codes and scales of the cells from ``first`` to before ``last``, as stored: name -> array [cells, heads, x].
-
-    ``host`` brings a backend's containers to the host. The order is that of the sequence, so no page size and no table
-    changes it.
+    ``host`` transfers a backend's containers to the host. Cells come in the order of the sequence, so the result does
+    not depend on page size or page table.
     """
     kv = host(kv)
-    page, place = _places(kv, first, last)
-    return {name: array[page, :, place] for name, array in _sides(kv).items()}
+    page, offset = _offsets(kv, first, end)
+    return {name: array[page, :, offset] for name, array in _arrays(kv).items()}
 
 
-def cell_forms(kv, count):
-    """(shape, dtype) of what :func:`read_cells` gives of ``count`` cells, by name."""
-    return {name: ((count, a.shape[1], *a.shape[3:]), a.dtype) for name, a in _sides(kv).items()}
+def cell_specs(kv: PagedKV, count: int) -> dict[str, Spec]:
+    """Name -> (shape, dtype) of the arrays that :func:`read_cells` returns for ``count`` cells."""
+    return {name: ((count, a.shape[1], *a.shape[3:]), a.dtype) for name, a in _arrays(kv).items()}
 
 
-def write_cells(kv, first, cells, host, device):
-    """Store what :func:`read_cells` gave at the cells from ``first`` on; their pages are resident."""
+def write_cells(kv: PagedKV, first: int, cells: dict[str, np.ndarray], host: Transfer, device: Transfer) -> None:
+    """Store ``cells``, as :func:`read_cells` returns them, from cell ``first`` on. Their pages must be resident."""
     stored = host(kv)
-    page, place = _places(stored, first, first + len(cells["k_codes"]))
-    for name, array in _sides(stored).items():
-        array[page, :, place] = cells[name]
-    for target, array in zip(_sides(kv).values(), _sides(stored).values(), strict=True):
+    page, offset = _offsets(stored, first, first + len(cells["k_codes"]))
+    for name, array in _arrays(stored).items():
+        array[page, :, offset] = cells[name]
+    for target, array in zip(_arrays(kv).values(), _arrays(stored).values(), strict=True):
         target[...] = device(array)
 
 
-def copy_pool(target, source):
-    """Make the pool and the page table of K/V ``target`` those of ``source``, which has the same sizes."""
-    for mine, other in zip(_sides(target).values(), _sides(source).values(), strict=True):
+def copy_pool(target: PagedKV, source: PagedKV) -> None:
+    """Copy pool and page table of ``source`` into ``target``, which has the same sizes."""
+    for mine, other in zip(_arrays(target).values(), _arrays(source).values(), strict=True):
         mine[...] = other
     target.table[...] = source.table
-
-
-class DraftCells:
-    """The draft layer's cells of one slot. Cell i pairs the model's streams at i with token i + 1.
-
-    draft   the model's draft layer (``reference.exact.mtp.Draft``); sizes as of :class:`~qsa.engine.slot.Slot`
-    device  takes a NumPy array or a PagedKV to the backend
-
-    ==========  ====================================================================================================
-    ``state``   qsa.State. It keeps the last ``most`` cells: pages behind them are taken for new cells, so that a slot
-                of any capacity holds a window and little more
-    ``window``  cells that a row attends to at most, whatever the capacity
-    ``n``       cells known so far: as many as the model's own after every step of a request that drafts
-    ``tip``     what the layer said at the last of them: logits [vocab] float32 on the host, streams [1, hc_count,
-                hidden]; None before the first
-    ``lost``    cells are missing, so nothing is drafted until the slot starts again
-    ==========  ====================================================================================================
-    """
-
-    def __init__(self, draft, capacity, page_size, kv_format, device):
-        self.page_size, self.device = page_size, device
-        self.widest = min(draft.window, np.iinfo(np.int32).max)  # widths stand in step records
-        self.most = min(draft.window, capacity)
-        pages = -(-capacity // page_size)
-        # A call's rows lie anywhere in their pages, and the first of them reaches back a whole window.
-        self.ring = min(pages, -(-(self.most + DRAFT_ROWS) // page_size) + 1)
-        self.table = np.full(pages, -1, np.int32)
-        self.table[: self.ring] = np.arange(self.ring)
-        kv = PagedKV.new(kv_format, capacity, page_size, draft.model.geometry, self.table)
-        self.state = State(device(kv), None)
-        self.reset()
-
-    def reset(self, window=None):
-        """Forget everything; rows then attend to the last ``window`` cells, or to all that the layer may see."""
-        self.window = self.widest if window is None else min(window, self.widest)
-        self.n, self.tip, self.lost = 0, None, False
-        self.table[:] = -1
-        self.table[: self.ring] = np.arange(self.ring)
-        self.last_page = self.ring - 1
-        self.state.kv.table[...] = self.device(self.table)
-
-    def make_room(self, end):
-        """Make the pages of the cells before ``end`` resident; they take the places of the oldest ones."""
-        needed = (end - 1) // self.page_size
-        if needed <= self.last_page:
-            return
-        oldest = needed - self.ring + 1
-        new = np.arange(max(self.last_page + 1, oldest), needed + 1)
-        self.table[:oldest] = -1
-        self.table[new] = new % self.ring
-        self.last_page = needed
-        self.state.kv.table[...] = self.device(self.table)
-
-    def copy_from(self, other):
-        """Become a copy of ``other``, which has the same sizes."""
-        copy_pool(self.state.kv, other.state.kv)
-        self.table[:], self.last_page = other.table, other.last_page
-        self.window, self.n, self.tip, self.lost = other.window, other.n, other.tip, other.lost

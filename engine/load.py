@@ -1,19 +1,17 @@
-"""From a checkpoint folder to a model on a backend, and back.
+"""Loading and saving: a checkpoint folder becomes a model on a backend, and a model a quantised checkpoint.
 
-A published checkpoint is quantised on the way in the exact arithmetic, tensor by tensor; a quantised one is taken as it
-is. The float arithmetic has the published weights themselves, or what the quantised ones stand for.
+For the exact arithmetic a published checkpoint is quantised tensor by tensor while it is read; a quantised one is used
+as it is. The float arithmetic uses the published weights, or the dequantised values of a quantised checkpoint.
 """
 
 import importlib
 from pathlib import Path
+from typing import Any
 
 from qsa.kernels.ops import load_backend
 from qsa.kernels.switches import ARITHMETICS, switches
-from qsa.model.arithmetic import Arithmetic
-from qsa.model.checkpoint import read_quantised, write_quantised
-from qsa.model.float_model import FloatModel
-from qsa.model.mtp import WINDOW
-from qsa.model.text_model import ExactModel
+from qsa.model import Arithmetic, ExactModel, FloatModel, TextModel, read_quantised, write_quantised
+from qsa.model.mtp import DRAFT_WINDOW
 from qsa.reference.geometry import RULES
 from qsa.reference.model.checkpoint import CheckpointError
 from qsa.reference.model.mtp import NORMS
@@ -21,24 +19,31 @@ from qsa.reference.model.mtp import NORMS
 from .identity import identity
 
 BACKENDS = {"cpu": "cpu", "cuda": "cuda", "reference": "exact"}
-"""Name of a backend for models -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""
+"""Name of a model's backend -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""
 
 
-def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_norm="whole", draft_window=WINDOW):
-    """The model of a checkpoint folder: :class:`ExactModel` or :class:`FloatModel`.
+def load_model(
+    directory: str | Path,
+    backend: str = "cpu",
+    arithmetic: str | None = None,
+    rule: str = "blocks",
+    draft_norm: str = "whole",
+    draft_window: int = DRAFT_WINDOW,
+) -> TextModel:
+    """Load the model of a checkpoint folder: an :class:`ExactModel` or a :class:`FloatModel`.
 
     directory     `config.json` and safetensors, published (float64, float32, float16, bfloat16, in shards or not) or
                   quantised (``model/checkpoint.py``)
     backend       ``cpu``, ``cuda`` or ``reference``
-    arithmetic    ``exact`` or ``float``; by default the switch QSA_ARITHMETIC. ``reference`` is exact alone.
+    arithmetic    ``exact`` or ``float``; by default the switch QSA_ARITHMETIC. ``reference`` supports only ``exact``
     rule          selection rule, ``blocks`` or ``cells``
     draft_norm    ``whole`` or ``streams``, see ``reference/model/mtp.py``
-    draft_window  cells the draft layer attends to
+    draft_window  number of latest cells that the draft layer attends to
 
     All weights are hashed once, so that a slot saved by one model is not restored into another.
-    ``model.dequantised()`` is the float64 reference of the very weights that are multiplied.
-    Raises ValueError naming the argument, or the folder and the tensor or field that is wrong; FileNotFoundError naming
-    the folder or file that is not there.
+    ``model.dequantised()`` is the float64 reference with exactly the weights that are multiplied.
+    Raises ValueError that names the argument, or the folder and the tensor or field that is wrong, and
+    FileNotFoundError that names the missing folder or file.
     """
     arithmetic = switches().arithmetic if arithmetic is None else arithmetic
     for name, value, allowed in (
@@ -57,29 +62,29 @@ def load_model(directory, backend="cpu", arithmetic=None, rule="blocks", draft_n
     module = load_backend(BACKENDS[backend])
     if backend == "cuda":
         _check_device()
-    options = {"rule": rule, "draft_norm": draft_norm, "draft_window": draft_window}
+    options: dict[str, Any] = {"rule": rule, "draft_norm": draft_norm, "draft_window": draft_window}
+    model: TextModel
     try:
         config, tensors = read_quantised(folder)
         if arithmetic == "float":
             model = FloatModel(config, tensors, backend=module, xp=_array_module(backend), **options)
         else:
-            # The NumPy arithmetic knows no other, and its attend takes no name of one.
+            # The NumPy backend has only the exact arithmetic; its attend takes no argument ``arithmetic``.
             module = module if backend == "reference" else Arithmetic(module, "exact")
             model = ExactModel(config, tensors, backend=module, **options)
     except ValueError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    # Here rather than at the first save, which may come while requests wait.
+    # Computed here rather than at the first save, at which requests may be waiting.
     identity(model)
     return model
 
 
-def save_quantised(model, directory):
-    """Write ``model`` as a quantised checkpoint; a float model is quantised. Raises OSError where it cannot be
-    written."""
+def save_quantised(model: TextModel, directory: str | Path) -> None:
+    """Write ``model`` as a quantised checkpoint; a float model is quantised. Raises OSError when writing fails."""
     write_quantised(directory, model.config, model.stored)
 
 
-def _checked_folder(directory):
+def _checked_folder(directory: str | Path) -> Path:
     folder = Path(directory)
     if not folder.is_dir():
         raise FileNotFoundError(f"directory = {str(folder)!r}: there is no such folder")
@@ -90,8 +95,8 @@ def _checked_folder(directory):
     return folder
 
 
-def _check_device():
-    """Raises ValueError where there is no CUDA device, saying why."""
+def _check_device() -> None:
+    """Raises ValueError with the reason when there is no CUDA device."""
     from numba import cuda
 
     if not cuda.is_available():
@@ -99,5 +104,5 @@ def _check_device():
         raise ValueError(f"backend = 'cuda': no device: {reason}")
 
 
-def _array_module(backend):
+def _array_module(backend: str) -> Any:
     return importlib.import_module("cupy" if backend == "cuda" else "numpy")

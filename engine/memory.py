@@ -1,18 +1,22 @@
-"""What a slot takes of memory, and what is said where there is not so much."""
+"""How much memory a slot takes, and a check that the machine has it."""
 
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 
+from qsa.model import TextModel
 from qsa.reference.kv import Pool
 
 MAX_CELLS = 2**31 - 1
-"""Cells of a sequence, and of a page: a step record holds positions in int32."""
+"""Largest number of cells of a sequence, and of a page: a step record holds positions in int32."""
 
 
-def slot_bytes(model, capacity, page_size, kv_format):
-    """Bytes of the K/V, page tables and indexes of a slot's QSA layers; arguments as :class:`~qsa.engine.slot.Slot`,
-    in ranges that it takes. The draft layer's cells and the recurrent memories, which do not grow with the capacity
-    beyond a window, are not counted."""
+def slot_bytes(model: TextModel, capacity: int, page_size: int, kv_format: str) -> int:
+    """Bytes of a slot's K/V pools, page tables and indexes over all QSA layers.
+
+    The arguments are those of :class:`~qsa.engine.slot.Slot`, in the ranges that it allows. The draft layer's cells and
+    the recurrent memories are not counted: beyond one window they do not grow with the capacity.
+    """
     geometry = model.geometry
     pages, blocks = -(-capacity // page_size), capacity // geometry.ratio + 1
     cell = Pool(kv_format, 1, 1, geometry).nbytes
@@ -21,8 +25,8 @@ def slot_bytes(model, capacity, page_size, kv_format):
     return model.config.layer_types.count("indexed_attention") * (pages * (page_size * cell + 4) + index)
 
 
-def host_bytes():
-    """Bytes of this machine's memory; None where the system does not say."""
+def host_bytes() -> int | None:
+    """Bytes of this machine's memory, or None where the system does not report it."""
     names = "SC_PHYS_PAGES", "SC_PAGE_SIZE"
     if not set(names) <= set(getattr(os, "sysconf_names", ())):
         return None
@@ -31,18 +35,20 @@ def host_bytes():
 
 
 @contextmanager
-def room(model, capacity, page_size, kv_format, slots=1):
-    """Inside, so many slots of these sizes are made. Raises ValueError naming them, and the bytes that they would take,
-    where there is no memory for them: on a host beforehand, since there a system may promise memory that it does not
-    have and end the process once it is written; on a device when its allocator says so (CuPy's error is a
-    MemoryError)."""
+def memory_check(model: TextModel, capacity: int, page_size: int, kv_format: str, slots: int = 1) -> Iterator[None]:
+    """Context in which ``slots`` slots of these sizes are allocated.
+
+    Raises ValueError that names the sizes and the bytes needed when there is not enough memory. On a host this is
+    checked beforehand: a system may promise memory that it does not have, and end the process once it is written. On a
+    device the allocator's error is translated (CuPy's error is a MemoryError).
+    """
     needed = slot_bytes(model, capacity, page_size, kv_format) if kv_format in model.kv_formats else 0
     text = f"capacity = {capacity}, page_size = {page_size}: a slot takes at least {needed:,} bytes"
     if slots > 1:
         text += f", and slots = {slots} times as many"
-    there = None if hasattr(model.backend, "to_device") else host_bytes()
-    if there is not None and needed * slots > there:
-        raise ValueError(f"{text}: this machine has {there:,}")
+    available = None if hasattr(model.backend, "to_device") else host_bytes()
+    if available is not None and needed * slots > available:
+        raise ValueError(f"{text}: this machine has {available:,}")
     try:
         yield
     except MemoryError as error:

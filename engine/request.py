@@ -1,12 +1,14 @@
-"""What is asked of the engine: how to draft, which text to continue and how, and what has become of it."""
+"""Requests: a text to continue, the options with which it is continued, its tokens and its status."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from qsa.kernels.ops import WINDOW_ROWS
-from qsa.model.mtp import WINDOW
+from qsa.model import TextModel
+from qsa.model.mtp import DRAFT_WINDOW
 from qsa.reference.exact.sampler import constants
 from qsa.reference.sampler import GREEDY, Sampling
 
@@ -17,10 +19,11 @@ MAX_ROWS = WINDOW_ROWS
 """Rows of a window, and of a batch window over all its slots."""
 
 STATUSES = "waiting", "prompt", "decoding", "finished", "cancelled", "failed"
+"""Values of ``Request.status``, in the order of a request's life; the last three end it."""
 
 
-def integer(name, value, low, high=None):
-    """``value`` as int. Raises ValueError naming it unless it is an integer from ``low`` to ``high``."""
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """``value`` as int. Raises ValueError that names the argument unless it is an integer from ``low`` to ``high``."""
     kind = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if not kind or value < low or (high is not None and value > high):
         allowed = f"at least {low}" if high is None else f"from {low} to {high}"
@@ -30,24 +33,24 @@ def integer(name, value, low, high=None):
 
 @dataclass(frozen=True)
 class Drafting:
-    """How many tokens are drafted, and when drafting stops.
+    """How many tokens are drafted for a window, and when drafting stops.
 
-    spec    rows of a verify window: the last token and spec - 1 drafts; 1 to 8, 1 drafts nothing
-    min_p   a further draft follows while the last one's probability is at least this; 0 is off. The last draft itself
-            is verified whatever its probability, so that the gate never looks at a draft that it drops: that would
-            shift the distribution under rejection sampling.
-    max_t   rows of a window that the draft layer may fill; 1 to 8. min(spec, max_t) - 1 tokens are drafted at most.
-    window  cells that a draft attends to, at least 1; more than the draft layer's own window are not kept
+    spec    rows of a verify window, 1 to 8: the last token and spec - 1 drafts; 1 drafts nothing
+    min_p   drafting continues while the last draft has at least this probability; 0 turns the check off. The draft that
+            ends the chain is verified too: dropping it by its probability would shift the distribution under rejection
+            sampling.
+    max_t   rows of a window that the draft layer may fill, 1 to 8; at most min(spec, max_t) - 1 tokens are drafted
+    window  number of latest cells that a draft attends to, at least 1; the draft layer's own window limits it
 
-    Raises ValueError naming the option outside what is allowed.
+    Raises ValueError that names the option outside its range.
     """
 
     spec: int = 4
     min_p: float = 0.0
     max_t: int = MAX_ROWS
-    window: int = WINDOW
+    window: int = DRAFT_WINDOW
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         integer("spec", self.spec, 1, MAX_ROWS)
         integer("max_t", self.max_t, 1, MAX_ROWS)
         integer("window", self.window, 1)
@@ -56,32 +59,38 @@ class Drafting:
             raise ValueError(f"min_p = {self.min_p!r}: must be a number from 0 to 1")
 
     @property
-    def rows(self):
-        """Rows that a window has at most."""
+    def rows(self) -> int:
+        """Largest number of rows of a window."""
         return min(self.spec, self.max_t)
 
 
 @dataclass(eq=False)
 class Request:
-    """A text being continued; made by ``Engine.submit``.
+    """A text being continued; created by ``Engine.submit``.
 
-    ids         prompt, list of int; tokens: the ids emitted so far, a stop token included
-    status      ``waiting`` for a slot, ``prompt`` being read, ``decoding``, then ``finished``, ``cancelled`` or
-                ``failed``
-    error       the exception of a failed request; reason: ``stop`` or ``length`` of a finished one
-    slot        number of its slot, None while waiting; after the end its state stays there until another takes it
-    statistics  :class:`Statistics`; draft_error, window_error: the last error that it counts as a failure of the
-                drafter, or as a rerun
+    ids           prompt, a list of int
+    tokens        ids emitted so far, a stop token included
+    status        ``waiting`` for a slot, ``prompt`` while its prompt is read, ``decoding``, then ``finished``,
+                  ``cancelled`` or ``failed``
+    reason        why it finished: ``stop`` or ``length``; else None
+    error         exception of a failed request; else None
+    slot          index of its slot, None while waiting. After the end its state stays in the slot until another request
+                  takes the slot
+    sequence      prompt and tokens
+    prefilled     number of prompt ids read so far
+    statistics    :class:`Statistics`
+    draft_error   last error that the statistics count as a failure of the drafter
+    window_error  last error that the statistics count as a rerun
     """
 
-    ids: list
+    ids: list[int]
     max_tokens: int
     sampling: Sampling = GREEDY
     seed: int = 0
     acceptance: str = "greedy"
     drafting: Drafting | None = None
-    stop: frozenset = frozenset()
-    tokens: list = field(default_factory=list)
+    stop: frozenset[int] = frozenset()
+    tokens: list[int] = field(default_factory=list)
     status: str = "waiting"
     error: BaseException | None = None
     reason: str | None = None
@@ -89,25 +98,27 @@ class Request:
     statistics: Statistics = field(default_factory=Statistics)
     draft_error: Exception | None = None
     window_error: Exception | None = None
-    sequence: list = field(default_factory=list, repr=False)
-    read: int = 0
+    sequence: list[int] = field(default_factory=list, repr=False)
+    prefilled: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.sequence = list(self.ids)
 
     @property
-    def ended(self):
-        """Whether nothing more will come."""
+    def ended(self) -> bool:
+        """Whether the request is finished, cancelled or failed."""
         return self.status in ("finished", "cancelled", "failed")
 
     @property
-    def drafts(self):
-        """Whether the draft layer follows this request."""
+    def drafts(self) -> bool:
+        """Whether tokens are drafted for this request."""
         return self.drafting is not None and self.drafting.rows > 1
 
-    def emit(self, tokens):
-        """Append the ``tokens`` of one window up to the first stop token or the length. Returns how many were taken;
-        sets ``reason`` where they end the text."""
+    def emit(self, tokens: Sequence[int]) -> int:
+        """Append the ``tokens`` of one window, up to the first stop token or the maximum length.
+
+        Returns how many were appended. Sets ``reason`` when they end the text.
+        """
         for count, token in enumerate(tokens, 1):
             self.tokens.append(token)
             self.sequence.append(token)
@@ -118,11 +129,23 @@ class Request:
         return len(tokens)
 
 
-def checked_request(model, ids, capacity, max_tokens, sampling, seed, acceptance, drafting, stop):
-    """A waiting :class:`Request`. Raises ValueError naming the argument that is outside what is allowed; arguments as
-    ``Engine.submit``."""
+def checked_request(
+    model: TextModel,
+    ids: Any,
+    capacity: int,
+    max_tokens: int,
+    sampling: Sampling | None,
+    seed: int,
+    acceptance: str | None,
+    drafting: Drafting | None,
+    stop: Iterable[int],
+) -> Request:
+    """A waiting :class:`Request` for a slot of ``capacity`` cells; the other arguments are those of ``Engine.submit``.
+
+    Raises ValueError that names the argument outside its range.
+    """
     vocab = model.config.vocab_size
-    ids = [int(one) for one in model.check_ids(ids)]
+    ids = model.check_ids(ids).tolist()
     max_tokens = integer("max_tokens", max_tokens, 1)
     # The last token is emitted and never run, so it takes no cell.
     if len(ids) + max_tokens - 1 > capacity:
@@ -142,6 +165,6 @@ def checked_request(model, ids, capacity, max_tokens, sampling, seed, acceptance
         raise ValueError(f"drafting = {drafting!r}: must be a Drafting, or None")
     if not isinstance(stop, Iterable):
         raise ValueError(f"stop = {stop!r}: must be a collection of ids")
-    stop = frozenset(integer("stop", one, 0, vocab - 1) for one in stop)
+    stop = frozenset(integer("stop", token, 0, vocab - 1) for token in stop)
     seed = integer("seed", seed, 0, 2**64 - 1)
     return Request(ids, max_tokens, sampling, seed, acceptance, drafting, stop)

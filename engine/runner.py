@@ -1,82 +1,96 @@
-"""The model's calls as the engine makes them.
+"""The runner: makes the engine's calls of the model.
 
-A runner that replays captured graphs takes this one's place by having the same methods.
+``graph_runner.GraphRunner`` has the same methods and replays captured graphs.
 """
+
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from qsa.kernels.switches import switches
-from qsa.model.text_model import Output
+from qsa.model import Output, TextModel
 
-from .device_sampling import draw_arrays, taken
+from .device_sampling import DrawParameters, draw_arrays, supported
+from .draft_cache import DraftCells
+from .slot import Slot, draft_cells
 
 
 class Runner:
-    """Calls of one ``model`` (``reference.exact.model.TextModel``) over slots. Nothing is kept between calls."""
+    """Calls of one ``model`` (:class:`~qsa.model.TextModel`) over slots. It keeps nothing between calls."""
 
-    def __init__(self, model):
+    def __init__(self, model: TextModel) -> None:
         self.model = model
         self.host = getattr(model.backend, "to_host", lambda x: x)
-        """A backend array as a NumPy array; NumPy's own stay."""
-        self.sampler = getattr(model.backend, "row_sampler", None)
-        """The backend's sampler (``kernels/cuda/sampler.py``), or None: tokens are drawn on the host."""
+        """Copies a backend array to a NumPy array; returns NumPy arrays as they are."""
+        self.sampler: Any = getattr(model.backend, "row_sampler", None)
+        """The backend's sampler (``kernels/cuda/sampler.py``), or None when tokens are drawn on the host."""
 
-    def run(self, ids, slots, journal=None):
-        """Continue every slot by its entry of ``ids``; as ``TextModel.run``. Returns its Output, backend arrays."""
+    def run(self, ids: Sequence[Any], slots: Sequence[Slot], journal: list | None = None) -> Output:
+        """Continue every slot by its entry of ``ids``, as :meth:`TextModel.run`. The output is on the backend."""
         self.follow_switches()
         return self.model.run(ids, [slot.state for slot in slots], journal)
 
-    def follow_switches(self):
-        """Have the model compute as the switches say now."""
+    def follow_switches(self) -> None:
+        """Apply the current switches to the model."""
         self.model.batch_windows = switches().batch_qsa_attn
 
-    def logits(self, x):
-        """Logits float32 [n, vocab] on the host of mixed rows ``x`` [n, hidden] of the model or of its draft layer."""
+    def logits(self, x: Any) -> np.ndarray:
+        """Logits float32 [n, vocab] on the host of output rows ``x`` [n, hidden] of the model or its draft layer."""
         return self.host(self.model.logits(x))
 
-    def draw(self, x, draws, counts):
-        """Tokens on the host that the rows ``x`` of a run draw on the device, without their logits coming along.
+    def draw(self, x: Any, draws: Sequence[DrawParameters | None], counts: Sequence[int]) -> list[np.ndarray | None]:
+        """Draw tokens on the device, without copying logits to the host.
 
-        draws   a :class:`~qsa.engine.draws.Draw` or None for every slot; counts: rows of each
+        x       output rows [n, hidden] of a run
+        draws   draw parameters of every slot, or None for a slot whose tokens are not wanted; counts: rows of each
 
-        Returns for every slot int32 [count], ids or error codes of ``reference.exact.sampler``; or None, where nothing
-        was asked or the device does not draw it: those are drawn from :meth:`logits`.
+        Returns for every slot int32 [count] on the host, ids or error codes of ``reference.exact.sampler``. It is None
+        where no draw was requested or the device does not support it; those are drawn from :meth:`logits`.
         """
-        draws = taken(self.sampler, draws)
+        draws = supported(self.sampler, draws)
         tokens = False
-        if any(one is not None for one in draws):
+        if any(draw is not None for draw in draws):
             tokens = self._sampled(x, draw_arrays(draws, counts))
         if tokens is False:
             return [None] * len(draws)
-        parts = np.split(self.host(tokens), np.cumsum(counts)[:-1])
-        return [None if one is None else part for one, part in zip(draws, parts, strict=True)]
+        per_slot = np.split(self.host(tokens), np.cumsum(counts)[:-1])
+        return [None if draw is None else drawn for draw, drawn in zip(draws, per_slot, strict=True)]
 
-    def _sampled(self, x, arrays):
-        """Tokens int32 [rows] on the device of rows ``x``, inputs ``arrays`` on the host; False where refused."""
+    def _sampled(self, x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+        """Tokens int32 [rows] on the device of rows ``x``, from inputs ``arrays`` on the host; False when refused."""
         placed = {name: self.model.to_device(array) for name, array in arrays.items()}
         return self.sampler.sample(self.model.logits(x), **placed)
 
-    def snapshot(self, slot):
-        """What :meth:`restore` needs to take back the rows that follow."""
+    def snapshot(self, slot: Slot) -> Any:
+        """A snapshot of the slot's state, with which :meth:`restore` rolls back all later rows."""
         return slot.state.snapshot()
 
-    def restore(self, slot, snapshot):
-        """Take back every row since ``snapshot``."""
+    def restore(self, slot: Slot, snapshot: Any) -> None:
+        """Roll back every row since ``snapshot``."""
         slot.state.restore(snapshot)
 
-    def replay(self, journal, rows, slot):
-        """Advance a restored slot by the first of its rows in the run that filled ``journal``; as
-        ``TextModel.replay``."""
+    def replay(self, journal: list, rows: slice, slot: Slot) -> None:
+        """Advance a restored slot by ``rows``, the first of its rows in the run that filled ``journal``, as
+        :meth:`TextModel.replay`."""
         self.model.replay(journal, rows, slot.state)
 
-    def draft(self, streams, next_ids, starts, counts, slots):
-        """Run the draft layer over cells of several slots; arguments as ``mtp.Draft.forward``.
+    def draft(
+        self, streams: Any, next_ids: Any, starts: Sequence[int], counts: Sequence[int], slots: Sequence[Slot]
+    ) -> Output:
+        """Run the draft layer over cells of several slots. The arguments are those of :meth:`Draft.forward`.
 
-        Returns an :class:`~qsa.reference.exact.model.Output` whose logits propose the token after next_ids.
+        Returns an :class:`~qsa.model.Output` on the backend; its logits propose the token after each of ``next_ids``.
         """
         self.follow_switches()
-        cells = [slot.draft for slot in slots]
-        for one, start, count in zip(cells, starts, counts, strict=True):
-            one.make_room(start + count)
-        states, windows = [one.state for one in cells], [one.window for one in cells]
-        return Output(*self.model.draft.forward(streams, next_ids, starts, counts, states, windows))
+        prepared = prepared_cells(slots, starts, counts)
+        states, windows = [cells.state for cells in prepared], [cells.window for cells in prepared]
+        return Output(*self.model.draft_layer.forward(streams, next_ids, starts, counts, states, windows))
+
+
+def prepared_cells(slots: Sequence[Slot], starts: Sequence[int], counts: Sequence[int]) -> list[DraftCells]:
+    """The draft layer's cells of ``slots``, with pages for ``counts`` rows from the positions ``starts`` on."""
+    prepared = [draft_cells(slot) for slot in slots]
+    for cells, start, count in zip(prepared, starts, counts, strict=True):
+        cells.ensure_pages(start + count)
+    return prepared

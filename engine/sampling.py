@@ -1,136 +1,158 @@
-"""The sampler as the engine calls it: what a window's rows emit, and what the drafter draws.
+"""Sampling and acceptance as the engine calls them: the tokens that a window emits, and the drafts of the draft layer.
 
-Everything between the engine and a sampler passes through here. The rules are those of ``reference/exact/sampler.py``
-and ``reference/exact/speculative.py``: integer masses, so a token never depends on where it was drawn. Greedy and
-exact-match tokens may come from the device (``draws``); rejection sampling and drafts are drawn here, by the CPU's
-kernels: what a million draws of those are tested to keep is what a text has.
+The rules are those of ``reference/exact/sampler.py`` and ``reference/exact/speculative.py``. Masses are integers, so a
+token does not depend on where it was drawn. Greedy and exact-match tokens may come from the device
+(``device_sampling.py``). Rejection sampling and drafts use the CPU's kernels, whose distribution the tests check with a
+million draws.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qsa.kernels.cpu.sampler import check_tokens, new_lists, sample
+from qsa.kernels.cpu.sampler import Lists, check_tokens, new_lists, sample
 from qsa.kernels.cpu.speculative import NO_DRAFT, emitted, judge, match
 from qsa.reference.exact.sampler import MASS_BITS
 from qsa.reference.exact.scalar import LOG2_E, SCORE_LIMIT, exp2, rounded
-from qsa.reference.sampler import DRAFTER, PICK
+from qsa.reference.sampler import DRAFTER, PICK, Sampling
 
-from .device_sampling import Draw, option_row
+from .device_sampling import DrawParameters, option_row
+
+if TYPE_CHECKING:
+    from .request import Request
 
 ACCEPTANCES = "greedy", "exact_match", "rejection"
 
+Distribution = tuple[np.ndarray, np.ndarray]
+"""Token ids, and the integer mass of each."""
 
-def _recent(history, options):
-    """The end of ``history`` that the penalties look at."""
+
+def _recent(history: list[int], options: Sampling) -> list[int]:
+    """The latest tokens of ``history`` that the penalties count."""
     if options.repeat == 1 and options.frequency == 0 and options.presence == 0:
         return []
     return history if options.last_n < 0 else history[max(0, len(history) - options.last_n) :]
 
 
-def row_draw(request, drafts):
-    """What the rows after the sequence and each of its ``drafts`` draw with: a :class:`~qsa.engine.draws.Draw`."""
+def draw_parameters(request: "Request", drafts: Sequence[int]) -> DrawParameters:
+    """The draw parameters of the rows after the request's sequence and after each of its ``drafts``."""
     recent, position = _recent(request.sequence, request.sampling), len(request.sequence) - 1
-    return Draw(request.sampling, [*recent, *drafts], len(recent), request.seed, position)
+    return DrawParameters(request.sampling, [*recent, *drafts], len(recent), request.seed, position)
 
 
-def asked_draw(request, drafts):
-    """:func:`row_draw`, or None under rejection sampling, which needs the rows' logits."""
-    return None if request.acceptance == "rejection" else row_draw(request, drafts)
+def device_draw(request: "Request", drafts: Sequence[int]) -> DrawParameters | None:
+    """:func:`draw_parameters`, or None under rejection sampling, which needs the rows' logits on the host."""
+    return None if request.acceptance == "rejection" else draw_parameters(request, drafts)
 
 
-def _drawn(logits, one, first=0, purpose=PICK, lists=None):
-    """The tokens int32 [rows] that rows ``first``, ``first`` + 1, ... of a Draw draw from ``logits`` [rows, vocab], or
-    error codes; fills ``lists`` where given."""
+def _draw_rows(
+    logits: np.ndarray, draw: DrawParameters, first: int = 0, purpose: int = PICK, lists: Lists | None = None
+) -> np.ndarray:
+    """Draw the tokens int32 [rows], or error codes, of the rows from ``first`` on from their ``logits`` [rows, vocab].
+    ``lists``, where given, receives the rows' distributions."""
     rows = first + np.arange(len(logits))
-    options, line = np.repeat(option_row(one.options), len(rows), 0), np.array([one.line], np.int32)
-    given = {"slots": 0, "purpose": purpose, "lists": lists}
-    return sample(logits, options, line, one.length + rows, one.seed, one.position + rows, **given)
+    options, history = np.repeat(option_row(draw.options), len(rows), 0), np.array([draw.history], np.int32)
+    positions = draw.position + rows
+    return sample(
+        logits, options, history, draw.length + rows, draw.seed, positions, slots=0, purpose=purpose, lists=lists
+    )
 
 
-def _room(logits, options):
-    """Lists for what the chain can leave of ``logits`` [rows, vocab]."""
+def _new_lists(logits: np.ndarray, options: Sampling) -> Lists:
+    """Empty lists that are long enough for the distributions of ``logits`` [rows, vocab] under ``options``."""
     rows, vocab = logits.shape
     return new_lists(rows, min(int(option_row(options)[0, 0]) or vocab, vocab))
 
 
-def _told(lists, vocab):
-    """The drafter's ``lists`` as the kernel takes them, and an empty one for the row behind the drafts."""
-    counts = [0 if one is None else len(one[0]) for one in lists] + [0]
-    told = new_lists(len(counts), max(counts))
-    told.counts[:] = counts
-    for row, one in enumerate(lists):
-        if one is not None:
-            ids = np.asarray(one[0], np.int64)
-            # A drafter may list what is no token: its mass counts, and no row's list has it.
-            told.ids[row, : counts[row]] = np.where((ids >= 0) & (ids < vocab), ids, NO_DRAFT)
-            told.masses[row, : counts[row]] = one[1]
-    return told
+def _drafter_lists(distributions: Sequence[Distribution | None], vocab: int) -> Lists:
+    """The drafter's ``distributions`` in the kernel's form, with an empty one for the row after the last draft."""
+    counts = [0 if distribution is None else len(distribution[0]) for distribution in distributions] + [0]
+    lists = new_lists(len(counts), max(counts))
+    lists.counts[:] = counts
+    for row, distribution in enumerate(distributions):
+        if distribution is not None:
+            ids = np.asarray(distribution[0], np.int64)
+            # A drafter may list ids outside the vocabulary: their masses count, and no row's own list contains them.
+            lists.ids[row, : counts[row]] = np.where((ids >= 0) & (ids < vocab), ids, NO_DRAFT)
+            lists.masses[row, : counts[row]] = distribution[1]
+    return lists
 
 
-def _rejection(request, logits, drafts, lists):
-    """(accepted drafts, emitted ids) of rejection sampling over the rows of ``logits``, one more than drafts."""
-    one, own = row_draw(request, drafts), _room(logits, request.sampling)
-    _drawn(logits, one, lists=own)
-    positions = one.position + np.arange(len(logits))
-    told = _told(lists, logits.shape[1])
-    return emitted(*judge(own, [*drafts, NO_DRAFT], told, one.seed, positions))
+def _rejection(
+    request: "Request", logits: np.ndarray, drafts: Sequence[int], distributions: Sequence[Distribution | None]
+) -> tuple[int, list[int]]:
+    """(number of accepted drafts, emitted ids) of rejection sampling over ``logits``, one row more than drafts."""
+    draw, own = draw_parameters(request, drafts), _new_lists(logits, request.sampling)
+    _draw_rows(logits, draw, lists=own)
+    positions = draw.position + np.arange(len(logits))
+    lists = _drafter_lists(distributions, logits.shape[1])
+    return emitted(*judge(own, [*drafts, NO_DRAFT], lists, draw.seed, positions))
 
 
-def accept(request, logits, drafts, lists, tokens=None):
-    """Which of a window's drafts stand, and what it emits.
+def accept(
+    request: "Request",
+    logits: np.ndarray | None,
+    drafts: Sequence[int],
+    distributions: Sequence[Distribution | None],
+    tokens: np.ndarray | None = None,
+) -> tuple[int, list[int]]:
+    """Decide which of a window's drafts are accepted, and which tokens the window emits.
 
-    logits  [rows, vocab] float32 on the host, of the last token and the drafts; None where ``tokens`` are given
-    drafts  ids of the vocabulary; lists: what each was drawn from, (ids, masses) that pass
-            ``reference.exact.speculative.check_list``, or None. One for each row but the last, or more: those whose
-            rows did not run
-    tokens  int32 [rows], what :func:`asked_draw`'s rows have drawn on the device, or error codes; None: drawn here
+    logits         [rows, vocab] float32 on the host, of the last token and the drafts; None when ``tokens`` are given
+    drafts         token ids, one for each row but the last; or more, when the rows of the others did not run
+    distributions  for each draft the distribution it was drawn from, which passes
+                   ``reference.exact.speculative.check_list``, or None
+    tokens         int32 [rows] that the device drew with :func:`device_draw`, or error codes; None: draw them here
 
-    Returns (accepted drafts, emitted ids: one for each of them and one more, at most one for each row). Row t's
-    position is that of its own token, so what it draws depends on no window. Raises ValueError on a row's logits that
-    are NaN or +inf, unless an earlier row has settled what is emitted.
+    Returns (number of accepted drafts, emitted ids). One id is emitted for each accepted draft and one more, at most
+    one for each row. Row t draws at the position of its own token, so its token does not depend on the window. Raises
+    ValueError when a row's logits are NaN or +inf, unless an earlier row ended the window.
     """
     own = logits if tokens is None else tokens
+    assert own is not None, "logits or tokens are required"
     rows = len(own)
     if len(drafts) >= rows:
-        # The last row judges the first draft that did not run. Were it to draw instead, a draft would be judged or not
-        # by what it is, and rejection sampling would emit what runs more often than the model does. The row that would
-        # follow is a stand-in: nothing that it says is emitted.
-        own, drafts, lists = np.concatenate([own, own[-1:]]), drafts[:rows], lists[:rows]
+        # The last row judges the first draft that did not run. If it drew a token of its own instead, whether a draft
+        # is judged would depend on which token it is, and rejection sampling would favour tokens that can run. The
+        # copied row stands for the row after that draft; its token is never emitted.
+        own, drafts, distributions = np.concatenate([own, own[-1:]]), drafts[:rows], distributions[:rows]
     if request.acceptance == "rejection" and drafts:
-        accepted, said = _rejection(request, own, drafts, lists)
+        accepted, ids = _rejection(request, own, drafts, distributions)
     else:
-        tokens = _drawn(own, row_draw(request, drafts)) if tokens is None else own
-        accepted, said = emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
-    return accepted, said[:rows]
+        tokens = _draw_rows(own, draw_parameters(request, drafts)) if tokens is None else own
+        accepted, ids = emitted(match(tokens, [*drafts, NO_DRAFT]), tokens)
+    return accepted, ids[:rows]
 
 
-def propose(request, logits, drafts):
+def propose(request: "Request", logits: np.ndarray, drafts: Sequence[int]) -> tuple[int, Distribution | None, bool]:
     """The next draft after ``drafts``, from the draft layer's ``logits`` [vocab] float32 on the host.
 
-    Under rejection sampling it is drawn from the drafter's own chain, and comes with the list; otherwise it is the most
-    probable token, whatever the temperature: a draw of its own would meet the model's less often.
+    Under rejection sampling the draft is drawn with the request's options, and its distribution is returned. Otherwise
+    the draft is the most probable token whatever the temperature: a drawn one would match the model's less often.
 
-    Returns (id, list or None, whether the draft is as probable as the request's floor). Raises ValueError on logits
+    Returns (id, distribution or None, whether its probability reaches ``drafting.min_p``). Raises ValueError on logits
     that are NaN or +inf.
     """
-    floor, one = request.drafting.min_p, row_draw(request, drafts)
-    if request.acceptance == "rejection" and not one.options.greedy:
-        lists = _room(logits[None], one.options)
-        tokens = _drawn(logits[None], one, len(drafts), DRAFTER, lists)
+    assert request.drafting is not None, "drafts are proposed for requests with a Drafting"
+    floor, draw = request.drafting.min_p, draw_parameters(request, drafts)
+    if request.acceptance == "rejection" and not draw.options.greedy:
+        lists = _new_lists(logits[None], draw.options)
+        tokens = _draw_rows(logits[None], draw, len(drafts), DRAFTER, lists)
         check_tokens(tokens)
         token, (ids, masses) = int(tokens[0]), lists.of(0)
         return token, (ids, masses), not floor or int(masses[ids == token][0]) / int(masses.sum()) >= floor
-    one = one._replace(options=replace(one.options, temperature=0.0))
-    tokens = _drawn(logits[None], one, len(drafts))
+    draw = draw._replace(options=replace(draw.options, temperature=0.0))
+    tokens = _draw_rows(logits[None], draw, len(drafts))
     check_tokens(tokens)
     token = int(tokens[0])
     return token, None, not floor or probability(logits, token) >= floor
 
 
-def probability(logits, token):
-    """The softmax's share of ``token`` in one row of finite or -inf ``logits`` [vocab] float32: a quotient of integer
-    masses, the same number everywhere."""
+def probability(logits: np.ndarray, token: int) -> float:
+    """The softmax probability of ``token`` under finite or -inf ``logits`` [vocab] float32. It is a quotient of integer
+    masses, so it is the same number on every machine."""
     with np.errstate(over="ignore"):
         s = np.fmax((logits - logits.max()) * LOG2_E, -SCORE_LIMIT)
     r, n = exp2(s)

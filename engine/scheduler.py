@@ -1,75 +1,77 @@
-"""Who comes next: slots for requests, and the rows of a batch window over the slots."""
+"""The scheduler: which slot a request gets, which requests a step serves, and how a window's rows are shared."""
 
-from typing import NamedTuple
+from collections.abc import Collection, Sequence
 
 from .request import MAX_ROWS, Request
 
 
-class Share(NamedTuple):
-    """``rows`` of the next window for ``request``."""
+def allocate_rows(requested: Sequence[int], rows: int = MAX_ROWS) -> list[int]:
+    """Share the rows of one window among its slots.
 
-    request: Request
-    rows: int
+    requested  rows that each slot can use, at least 1 each; at most ``rows`` slots
+    rows       rows of the window
 
-
-def share_rows(wanted, rows=MAX_ROWS):
-    """Rows of a window for each of at most ``rows`` slots, which want ``wanted`` [slots] (1 or more each).
-
-    Every slot gets an equal part, as far as it wants it; what is left over goes one by one in the slots' order.
+    Returns the rows of each slot. Every slot gets an equal share, limited to what it requested. Rows that are left over
+    go one at a time to the slots that can use more, in slot order.
     """
-    shares = [min(want, rows // len(wanted)) for want in wanted]
-    left = rows - sum(shares)
-    while left and any(share < want for share, want in zip(shares, wanted, strict=True)):
-        for place, want in enumerate(wanted):
-            if left and shares[place] < want:
-                shares[place] += 1
+    allocated = [min(count, rows // len(requested)) for count in requested]
+    left = rows - sum(allocated)
+    while left and any(given < count for given, count in zip(allocated, requested, strict=True)):
+        for index, count in enumerate(requested):
+            if left and allocated[index] < count:
+                allocated[index] += 1
                 left -= 1
-    return shares
+    return allocated
 
 
-class Turns:
-    """Whose turn it is, in ``groups`` groups of the ``slots``; slot s is in group s // (slots / groups).
+class Scheduler:
+    """Round-robin scheduling of ``slots`` slots in ``groups`` groups; slot s is in group s // (slots / groups).
 
-    Windows take turns among the groups, and within a group among its slots where more decode than a window has rows;
-    prompts being read take turns chunk by chunk. Raises ValueError unless groups divides slots.
+    Windows rotate over the groups. Within a group they rotate over its slots when more of them decode than a window has
+    rows. Prompts rotate chunk by chunk. Raises ValueError unless ``groups`` divides ``slots``.
     """
 
-    def __init__(self, slots, groups):
+    def __init__(self, slots: int, groups: int) -> None:
         if groups < 1 or slots % groups:
             raise ValueError(f"groups = {groups}: must divide slots = {slots}")
         self.slots, self.groups = slots, groups
-        self.size = slots // groups
-        self._group, self._next, self._prompt = 0, [0] * groups, 0
-        self._prompt_first = True
+        self.group_size = slots // groups
+        self._next_group, self._next_in_group, self._next_prompt = 0, [0] * groups, 0
+        self._prefill_next = True
 
-    def free_slot(self, taken):
-        """The slot for a new request, or None: the first free one of the group with the fewest ``taken`` slots."""
-        free = [slot for slot in range(self.slots) if slot not in taken]
-        crowd = [sum(slot // self.size == group for slot in taken) for group in range(self.groups)]
-        return min(free, key=lambda slot: (crowd[slot // self.size], slot), default=None)
+    def free_slot(self, occupied: Collection[int]) -> int | None:
+        """The slot for a new request: the first free one of the group with the fewest ``occupied`` slots, or None."""
+        free = [slot for slot in range(self.slots) if slot not in occupied]
+        group_load = [sum(slot // self.group_size == group for slot in occupied) for group in range(self.groups)]
+        return min(free, key=lambda slot: (group_load[slot // self.group_size], slot), default=None)
 
-    def prompt_now(self, reading, decoding):
-        """Whether the next step reads a prompt: with both kinds waiting they alternate, so neither starves."""
-        if not reading or not decoding:
-            return bool(reading)
-        self._prompt_first = not self._prompt_first
-        return not self._prompt_first
+    def schedule_prefill(self, prefilling: Sequence[Request], decoding: Sequence[Request]) -> bool:
+        """Whether the next step reads a prompt. Prompts and windows alternate while both wait, so neither starves."""
+        if not prefilling or not decoding:
+            return bool(prefilling)
+        self._prefill_next = not self._prefill_next
+        return not self._prefill_next
 
-    def next_prompt(self, reading):
-        """The request of ``reading`` whose chunk comes next."""
-        ordered = sorted(reading, key=lambda request: (request.slot - self._prompt) % self.slots)
-        self._prompt = (ordered[0].slot + 1) % self.slots
-        return ordered[0]
+    def next_prompt(self, prefilling: Sequence[Request]) -> Request:
+        """The request of ``prefilling`` whose prompt chunk runs next."""
+        request = min(prefilling, key=lambda request: (_slot(request) - self._next_prompt) % self.slots)
+        self._next_prompt = (_slot(request) + 1) % self.slots
+        return request
 
-    def next_window(self, decoding):
-        """The requests of ``decoding`` that the next window serves: at most 8, of one group."""
+    def next_window(self, decoding: Sequence[Request]) -> list[Request]:
+        """The requests of ``decoding`` (one or more) that the next window serves: at most 8, all of one group."""
         for _ in range(self.groups):
-            group, self._group = self._group, (self._group + 1) % self.groups
-            mine = [request for request in decoding if request.slot // self.size == group]
-            if mine:
+            group, self._next_group = self._next_group, (self._next_group + 1) % self.groups
+            members = [request for request in decoding if _slot(request) // self.group_size == group]
+            if members:
                 break
-        first = self._next[group]
-        mine.sort(key=lambda request: (request.slot - first) % self.slots)
-        chosen = mine[:MAX_ROWS]
-        self._next[group] = (chosen[-1].slot + 1) % self.slots
+        first = self._next_in_group[group]
+        members.sort(key=lambda request: (_slot(request) - first) % self.slots)
+        chosen = members[:MAX_ROWS]
+        self._next_in_group[group] = (_slot(chosen[-1]) + 1) % self.slots
         return chosen
+
+
+def _slot(request: Request) -> int:
+    assert request.slot is not None, "a scheduled request has a slot"
+    return request.slot

@@ -1,46 +1,63 @@
-"""Teacher forcing: how probable the model finds a given text, through the verify windows that decoding uses."""
+"""Teacher-forced scoring: the probability of a given text under the model, through the verify windows of decoding."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+
+from qsa.model import TextModel
 
 from .graph_runner import make_runner
 from .memory import MAX_CELLS
 from .request import MAX_ROWS, integer
+from .runner import Runner
 from .slot import Slot
 from .window import run_window
 
 
 @dataclass(frozen=True)
 class Scores:
-    """``nll`` [n - 1] float64: negative log-probability in nats of tokens 1 to n - 1, each given those before it;
-    ``top`` [n - 1] int64: the most probable token there, ties to the lower id."""
+    """Scores of a text of n tokens.
+
+    nll  [n - 1] float64, negative log-probability in nats of tokens 1 to n - 1, each given the tokens before it
+    top  [n - 1] int64, the most probable token at each of these positions, ties to the lower id
+    """
 
     nll: np.ndarray
     top: np.ndarray
 
     @property
-    def mean(self):
+    def mean(self) -> float:
         """Mean NLL in nats."""
         return float(self.nll.mean())
 
 
-def log_probabilities(logits):
+def log_probabilities(logits: np.ndarray) -> np.ndarray:
     """Log-softmax float64 [rows, vocab] of ``logits`` [rows, vocab] float32."""
     x = logits.astype(np.float64)
     x = x - x.max(axis=1, keepdims=True)
     return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
 
 
-def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_size=4, kv_format="int8", runner=None):
-    """Run the tokens of ``ids`` [n] but the last, whatever the model says of them.
+def teacher_forced(
+    model: TextModel,
+    ids: Any,
+    window: int = MAX_ROWS,
+    chunk: int | None = None,
+    capacity: int | None = None,
+    page_size: int = 4,
+    kv_format: str = "int8",
+    runner: Runner | None = None,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Run all tokens of ``ids`` [n] but the last, whatever tokens the model would draw.
 
     window  rows of a verify window, 1 to 8
-    chunk   None, or rows of a prompt chunk: the text is then read as a prompt is, without windows
+    chunk   rows of a prompt chunk: the text is then read as a prompt, without windows; None to use windows
 
-    Yields (position of the first row, logits float32 [rows, vocab] on the host): row t of them speaks of the token at
-    position + t + 1. Raises ValueError on bad arguments and fewer than two ids before anything runs, and what a row
-    raises.
+    Yields (position of the first row, logits float32 [rows, vocab] on the host); row t predicts the token at position +
+    t + 1. Raises ValueError on bad arguments and on fewer than two ids before anything runs, and the error of a row
+    that fails.
     """
     ids = model.check_ids(ids)
     if len(ids) < 2:
@@ -53,29 +70,45 @@ def teacher_forced(model, ids, window=MAX_ROWS, chunk=None, capacity=None, page_
     return _rows(runner, Slot(model, capacity, page_size, kv_format), ids, rows, chunk is None)
 
 
-def _rows(runner, slot, ids, rows, verify):
+def _rows(runner: Runner, slot: Slot, ids: np.ndarray, rows: int, verify: bool) -> Iterator[tuple[int, np.ndarray]]:
     for start in range(0, len(ids) - 1, rows):
-        mine = ids[start : min(start + rows, len(ids) - 1)]
+        window_ids = ids[start : min(start + rows, len(ids) - 1)]
         if verify:
-            part = run_window(runner, [mine], [slot])[0]
-            # One that ran again, without the rows behind its first, is no window.
-            error = part if isinstance(part, Exception) else part.error
-            if error is not None:
-                raise error
-            part.commit(len(mine))
-            yield start, part.logits
+            yield start, _window_logits(runner, slot, window_ids)
         else:
-            yield start, runner.logits(runner.run([mine], [slot]).x)
+            yield start, runner.logits(runner.run([window_ids], [slot]).x)
 
 
-def score(model, ids, window=MAX_ROWS, chunk=None, capacity=None, each=None, **options):
-    """Score a text; arguments and errors as :func:`teacher_forced`, and ValueError on logits that are not finite.
+def _window_logits(runner: Runner, slot: Slot, ids: np.ndarray) -> np.ndarray:
+    """Logits [rows, vocab] of a window whose rows are all kept. Raises what the window raised."""
+    (result,) = run_window(runner, [ids], [slot])
+    if isinstance(result, Exception):
+        raise result
+    if result.error is not None:
+        # The first row ran again without the others, so the window itself has no result.
+        raise result.error
+    result.commit(len(ids))
+    assert result.logits is not None, "no draws were requested"
+    return result.logits
 
-    ``each(position, log_probabilities)``, where given, gets every piece: float64 [rows, vocab], for divergences.
-    Returns :class:`Scores`.
+
+def score(
+    model: TextModel,
+    ids: Any,
+    window: int = MAX_ROWS,
+    chunk: int | None = None,
+    capacity: int | None = None,
+    on_result: Callable[[int, np.ndarray], None] | None = None,
+    **options: Any,
+) -> Scores:
+    """:class:`Scores` of a text. Arguments and errors are those of :func:`teacher_forced`.
+
+    ``on_result(position, log_probabilities)``, where given, is called for every window or chunk with the position of
+    its first row and float64 [rows, vocab]. Raises ValueError also on logits that are not finite.
     """
     ids = np.asarray(ids)
-    nll, top = [], []
+    nll: list[np.ndarray] = []
+    top: list[np.ndarray] = []
     for start, logits in teacher_forced(model, ids, window, chunk, capacity, **options):
         if not np.isfinite(logits).all():
             bad = start + int(np.flatnonzero(~np.isfinite(logits).all(axis=1))[0])
@@ -84,6 +117,6 @@ def score(model, ids, window=MAX_ROWS, chunk=None, capacity=None, each=None, **o
         next_ids = ids[start + 1 : start + 1 + len(logs)]
         nll.append(-logs[np.arange(len(logs)), next_ids])
         top.append(logits.argmax(axis=1))
-        if each is not None:
-            each(start, logs)
+        if on_result is not None:
+            on_result(start, logs)
     return Scores(np.concatenate(nll), np.concatenate(top))

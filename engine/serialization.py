@@ -1,10 +1,11 @@
-"""Saved slots as bytes: a safetensors file of a slot's arrays that says who made it, and a digest of all that it holds.
+"""Saved slots as bytes: a safetensors file of a slot's arrays with its origin and a digest of its content.
 
-What comes back is checked before anybody writes it anywhere: a state with a wrong byte would go on as a text that
-nobody's model says, and nothing later would notice.
+Everything is checked before any array of the file is used. A state with one wrong byte would continue as a text that
+the model does not produce, and no later step would detect it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -13,15 +14,18 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from .identity import Identity
+from .kv_state import Spec
 
 VERSION = 3
-"""Of the file's layout and of what it says of its model. Up to 2 the weights were compared in part."""
+"""Version of the file's layout and origin. Up to version 2 the weights were compared only in part."""
 
-MADE_BY, DIGEST = "made_by", "digest"
+ORIGIN, DIGEST = "made_by", "digest"
+"""Names of the file's entries for its origin and its digest."""
 
 
-class Maker(Struct, frozen=True):
-    """What a file says of its maker: only a slot of which all this is true reads it. Its text has a space between."""
+class Origin(Struct, frozen=True):
+    """Origin of a saved slot: a file is read only by a slot with the same origin. The file holds its fields as text,
+    separated by spaces."""
 
     version: str
     arithmetic: str
@@ -33,18 +37,18 @@ class Maker(Struct, frozen=True):
         return " ".join(structs.astuple(self))
 
 
-_DIFFERS = {
+_ORIGIN_ERRORS = {
+    "version": "format version {0!r}: only version {1!r} is read",
     "arithmetic": "saved with arithmetic {0!r}: this slot has {1!r}",
     "kv_format": "saved with K/V format {0!r}: this slot has {1!r}",
     "configuration": "saved with another configuration: identity {0}, this model has {1}",
     "weights": "saved with other weights: identity {0}, this model has {1}",
 }
-"""Field -> the error where the file has {0} and the slot that reads it has {1}."""
+"""Field of an origin -> error: {0} is the file's value, {1} that of the slot that reads it."""
 
 
 def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
-    """xxh3_128, in hexadecimal, over names, dtypes, shapes and bytes of ``arrays`` (name -> NumPy array) in their
-    order."""
+    """xxh3_128 in hexadecimal over names, dtypes, shapes and bytes of ``arrays``, in their order."""
     digest = xxhash.xxh3_128()
     for name, array in arrays.items():
         digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
@@ -52,68 +56,66 @@ def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def maker_of(identity: Identity, kv_format: str) -> Maker:
-    """What a file says of a slot's model and K/V format."""
-    return Maker(str(VERSION), identity.arithmetic, kv_format, identity.configuration, identity.weights)
+def origin_of(identity: Identity, kv_format: str) -> Origin:
+    """The origin of the files of a slot with this model and K/V format."""
+    return Origin(str(VERSION), identity.arithmetic, kv_format, identity.configuration, identity.weights)
 
 
-def _check_maker(made_by: str, own: Maker) -> None:
-    """Raises ValueError, saying what differs, unless a file ``made_by`` is one that ``own`` reads."""
-    words, fields = made_by.split(" "), own.__struct_fields__
-    if words[0] != own.version:
-        raise ValueError(f"saved: format version {words[0][:100]!r}: only version {own.version!r} is read")
-    if len(words) != len(fields):
-        raise ValueError(f"saved: no state of a slot: made_by = {made_by[:100]!r}: {len(fields)} fields are required")
-    found = Maker(*words)
-    for name, message in _DIFFERS.items():
-        there, here = getattr(found, name), getattr(own, name)
-        if there != here:
-            raise ValueError("saved: " + message.format(there[:100], here))
+def _check_origin(found: str, own: Origin) -> None:
+    """Raises ValueError that names the field in which the origin ``found`` in a file differs from the slot's own."""
+    values, fields = found.split(" "), own.__struct_fields__
+    if values[0] == own.version and len(values) != len(fields):
+        required = f"{len(fields)} fields are required"
+        raise ValueError(f"saved: no state of a slot: made_by = {found[:100]!r}: {required}")
+    for field, in_file in zip(fields, values, strict=False):
+        in_slot = getattr(own, field)
+        if in_file != in_slot:
+            raise ValueError("saved: " + _ORIGIN_ERRORS[field].format(in_file[:100], in_slot))
 
 
-def _text(text: str) -> np.ndarray:
+def _encoded(text: str) -> np.ndarray:
     return np.frombuffer(text.encode(), np.uint8)
 
 
-def pack(arrays: Mapping[str, np.ndarray], maker: Maker | str) -> bytes:
-    """The file of ``arrays`` (name -> NumPy array); ``maker``, or its text: who can read it."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {MADE_BY: _text(str(maker))}
-    # A file has an order of its own.
-    return save(arrays | {DIGEST: _text(digest_of(dict(sorted(arrays.items()))))})
+def pack(arrays: Mapping[str, np.ndarray], origin: Origin | str) -> bytes:
+    """The file of ``arrays`` (name -> NumPy array) with ``origin``, or its text."""
+    entries = {name: np.ascontiguousarray(array) for name, array in arrays.items()} | {ORIGIN: _encoded(str(origin))}
+    # Sorted: the file keeps an order of its own.
+    return save(entries | {DIGEST: _encoded(digest_of(dict(sorted(entries.items()))))})
 
 
-def unpack(saved: bytes, maker: Maker) -> dict[str, np.ndarray]:
-    """The arrays that :func:`pack` was given for ``maker``.
+def unpack(saved: Any, origin: Origin) -> dict[str, np.ndarray]:
+    """The arrays that :func:`pack` was given, from ``saved`` (bytes or any buffer) whose origin must be ``origin``.
 
-    Raises ValueError when ``saved`` is no such file, is of another version, model or K/V format, or is not what was
-    packed.
+    Raises ValueError when ``saved`` is no such file, has another origin (version, model or K/V format), or was changed
+    after it was saved.
     """
     try:
         # A memoryview, since bytes() would take a number for a length.
         arrays = load(bytes(memoryview(saved)))
-        made_by = arrays[MADE_BY].tobytes().decode()
+        found = arrays[ORIGIN].tobytes().decode()
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"saved: no state of a slot: {error}") from error
-    _check_maker(made_by, maker)
-    said = arrays.pop(DIGEST, np.empty(0, np.uint8)).tobytes()
-    if said != digest_of(dict(sorted(arrays.items()))).encode():
+    _check_origin(found, origin)
+    stored = arrays.pop(DIGEST, np.empty(0, np.uint8)).tobytes()
+    if stored != digest_of(dict(sorted(arrays.items()))).encode():
         raise ValueError("saved: not what was saved: its digest is another one")
-    del arrays[MADE_BY]
+    del arrays[ORIGIN]
     return arrays
 
 
 def checked_integers(arrays: Mapping[str, np.ndarray], name: str, count: int) -> list[int]:
-    """The ``count`` integers of an entry, as a list. Raises ValueError when they are missing or no int64 [count]."""
-    check_forms({name: arrays[name]} if name in arrays else {}, {name: ((count,), np.int64)})
+    """The integers of entry ``name``. Raises ValueError when it is missing or not int64 [``count``]."""
+    check_specs({name: arrays[name]} if name in arrays else {}, {name: ((count,), np.int64)})
     return arrays[name].tolist()
 
 
-def check_forms(arrays: Mapping[str, np.ndarray], forms: Mapping[str, tuple[Sequence[int], type]]) -> None:
-    """Raises ValueError unless ``arrays`` have the names, shapes and dtypes of ``forms``: name -> (shape, dtype)."""
-    for what, names in (("missing", forms.keys() - arrays.keys()), ("unknown", arrays.keys() - forms.keys())):
+def check_specs(arrays: Mapping[str, np.ndarray], specs: Mapping[str, Spec]) -> None:
+    """Raises ValueError unless ``arrays`` have exactly the names, shapes and dtypes of ``specs``."""
+    for problem, names in (("missing", specs.keys() - arrays.keys()), ("unknown", arrays.keys() - specs.keys())):
         if names:
-            raise ValueError(f"saved: {min(names)}: {what}")
-    for name, (shape, dtype) in forms.items():
+            raise ValueError(f"saved: {min(names)}: {problem}")
+    for name, (shape, dtype) in specs.items():
         array = arrays[name]
         if array.shape != tuple(shape) or array.dtype != dtype:
             raise ValueError(f"saved: {name}: {array.dtype} {array.shape}: must be {np.dtype(dtype)} {tuple(shape)}")

@@ -1,178 +1,188 @@
-"""Slot: everything that one sequence leaves behind, as one thing to digest, fork, save and reset."""
+"""A slot: the complete state of one sequence, which can be digested, forked, saved, restored and reset."""
+
+from collections.abc import Mapping
 
 import numpy as np
 
-from qsa.model import qsa
+from qsa.model import TextModel, qsa
 
+from .draft_cache import DraftCells
 from .identity import identity
-from .kv_state import SIDES, DraftCells, cell_forms, copy_pool, read_cells, transfers, write_cells
-from .memory import MAX_CELLS, room
+from .kv_state import ARRAY_NAMES, Spec, cell_specs, copy_pool, read_cells, transfers, write_cells
+from .memory import MAX_CELLS, memory_check
 from .request import integer
-from .serialization import check_forms, checked_integers, digest_of, maker_of, pack, unpack
+from .serialization import Origin, check_specs, checked_integers, digest_of, origin_of, pack, unpack
 
 
 class Slot:
-    """The state of one sequence: paged K/V and index of every QSA layer, recurrent memories, PLE's history, the draft
-    layer's cells.
+    """The state of one sequence: paged K/V and index of every QSA layer, recurrent memories, PLE's history, and the
+    draft layer's cells.
 
-    model      a ``reference.exact.model.TextModel``
-    capacity   cells that fit
+    model      a :class:`~qsa.model.TextModel`
+    capacity   number of cells
     page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
 
-    ``state`` is the model's own (``reference.exact.model.State``), ``draft`` the :class:`~qsa.engine.cells.DraftCells`
-    or None without a draft layer. Slots share nothing, pages included. Raises ValueError on sizes below 1 or above
-    MAX_CELLS, sizes that there is no memory for, or a format that the model does not take.
+    ``state`` is the model's :class:`~qsa.model.State`. ``draft`` is a :class:`~qsa.engine.draft_cache.DraftCells`, or
+    None when the model has no draft layer. Slots share nothing, not even pages. Raises ValueError on sizes below 1 or
+    above MAX_CELLS, on sizes that do not fit into memory, and on a format that the model does not support.
     """
 
-    def __init__(self, model, capacity, page_size=4, kv_format="int8"):
+    def __init__(self, model: TextModel, capacity: int, page_size: int = 4, kv_format: str = "int8") -> None:
         self.capacity = integer("capacity", capacity, 1, MAX_CELLS)
         self.page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self.model, self.kv_format = model, kv_format
         self.host, self.device = transfers(model.backend)
-        self.draft = None
-        with room(model, self.capacity, self.page_size, kv_format):
+        self.draft: DraftCells | None = None
+        with memory_check(model, self.capacity, self.page_size, kv_format):
             self.state = model.init_state(capacity, page_size, kv_format)
             if model.draft is not None:
                 self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
-            self._fresh = self.state.snapshot()
+            self._initial_state = self.state.snapshot()
 
     @property
-    def n(self):
-        """Tokens run so far: cells 0 to n - 1 hold them."""
+    def n(self) -> int:
+        """Number of tokens run so far; they are in cells 0 to n - 1."""
         return self.state.n
 
-    def reset(self, window=None):
-        """Begin a new sequence, whose drafts attend to the last ``window`` cells. Cells are not wiped: no row looks
-        beyond those written since."""
-        self.state.restore(self._fresh)
-        for _, one in self._indexes():
-            one.index.dead[...] = 0
+    def reset(self, window: int | None = None) -> None:
+        """Begin a new sequence, whose drafts attend to the last ``window`` cells. K/V cells are not cleared: no row
+        reads a cell that its own sequence has not written."""
+        self.state.restore(self._initial_state)
+        for _, layer_state in self._qsa_states():
+            layer_state.index.dead[...] = 0
         if self.draft is not None:
             self.draft.reset(window)
 
-    def _indexes(self):
-        """(layer, qsa.State) of every QSA layer."""
-        return [(i, one) for i, one in enumerate(self.state.attention) if isinstance(one, qsa.State)]
+    def _qsa_states(self) -> list[tuple[int, qsa.State]]:
+        """(layer index, state) of every QSA layer."""
+        return [(i, state) for i, state in enumerate(self.state.attention) if isinstance(state, qsa.State)]
 
-    def _arrays(self):
-        """Name -> array on the host of all that the sequence is: cells in its own order, without the draft layer."""
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Name -> array on the host of the whole state without the draft layer; cells in the order of the sequence."""
         arrays = {"n": np.array([self.n], np.int64)}
         blocks = self.n // self.model.geometry.ratio
-        for layer, one in self._indexes():
-            cells = read_cells(one.kv, 0, self.n, self.host)
+        for layer, state in self._qsa_states():
+            cells = read_cells(state.kv, 0, self.n, self.host)
             arrays |= {f"{layer}.{name}": array for name, array in cells.items()}
-            arrays[f"{layer}.pooled"] = self.host(one.index.pooled[:blocks])
-            arrays[f"{layer}.dead"] = self.host(one.index.dead)
-        for place, array in enumerate(self.state.overwritten()):
-            arrays[f"overwritten.{place}"] = self.host(array)
+            arrays[f"{layer}.pooled"] = self.host(state.index.pooled[:blocks])
+            arrays[f"{layer}.dead"] = self.host(state.index.dead)
+        for i, array in enumerate(self.state.overwritten()):
+            arrays[f"overwritten.{i}"] = self.host(array)
         return arrays
 
-    def _draft_arrays(self):
-        """The same of the draft layer: the cells that a later row can still attend to; none when some are lost."""
+    def _draft_arrays(self) -> dict[str, np.ndarray]:
+        """The same for the draft layer: the cells that a later row can attend to. Empty when cells are missing."""
         cells = self.draft
-        if cells is None or cells.lost or not cells.n:
+        if cells is None or cells.incomplete or not cells.n:
             return {}
         first = max(0, cells.n - cells.window)
         span = np.array([first, cells.n, cells.window], np.int64)
         arrays = read_cells(cells.state.kv, first, cells.n, self.host)
         return {"draft.span": span} | {f"draft.{name}": array for name, array in arrays.items()}
 
-    def digest(self, draft=True):
-        """xxh3_128, in hexadecimal, over every byte of the state: stored K/V codes and scales of its cells in order,
-        pooled keys, tail and dead key, recurrent memories, PLE's history, and with ``draft`` the draft layer's cells.
+    def digest(self, draft: bool = True) -> str:
+        """xxh3_128 in hexadecimal over every byte of the state: K/V codes and scales of the cells in order, pooled
+        keys, tail and dead key, recurrent memories, PLE's history, and with ``draft`` the draft layer's cells.
 
-        Page size, page tables and what lies beyond the sequence do not enter, so it is the same on every backend.
+        Page size, page tables and memory beyond the sequence are not included, so every backend gives one digest.
         """
         return digest_of(self._arrays() | (self._draft_arrays() if draft else {}))
 
-    def fork(self):
-        """A slot of its own with a copy of everything here, the indexer's keys included."""
+    def fork(self) -> "Slot":
+        """A new slot with a copy of the whole state, indexer keys included."""
         other = Slot(self.model, self.capacity, self.page_size, self.kv_format)
         other.state.restore(self.state.snapshot())
-        for (_, mine), (_, its) in zip(self._indexes(), other._indexes(), strict=True):
-            copy_pool(its.kv, mine.kv)
-            its.index.dead[...], its.index.pooled[...] = mine.index.dead, mine.index.pooled
-        if self.draft is not None:
+        for (_, source), (_, target) in zip(self._qsa_states(), other._qsa_states(), strict=True):
+            copy_pool(target.kv, source.kv)
+            target.index.dead[...], target.index.pooled[...] = source.index.dead, source.index.pooled
+        if self.draft is not None and other.draft is not None:
             other.draft.copy_from(self.draft)
         return other
 
-    def save(self):
-        """The state as bytes (a safetensors file) for :meth:`restore`, in a slot of any page size and capacity whose
-        model has the same identity (``engine/identity.py``)."""
+    def save(self) -> bytes:
+        """The state as bytes (a safetensors file). :meth:`restore` reads it in a slot of any page size and capacity
+        whose model has the same identity (``engine/identity.py``)."""
         arrays = self._arrays() | self._draft_arrays()
-        if "draft.span" in arrays:
-            logits, streams = self.draft.tip
+        if self.draft is not None and self.draft.last_output is not None and "draft.span" in arrays:
+            logits, streams = self.draft.last_output
             arrays |= {"draft.tip_logits": logits, "draft.tip_streams": self.host(streams)}
-        return pack(arrays, self._maker())
+        return pack(arrays, self._origin())
 
-    def _maker(self):
-        """Who can read what is saved here: the version, the model's identity, the K/V format."""
-        return maker_of(identity(self.model), self.kv_format)
+    def _origin(self) -> Origin:
+        """Format version, identity of the model and K/V format that a saved file must have."""
+        return origin_of(identity(self.model), self.kv_format)
 
-    def restore(self, saved):
-        """Continue the sequence that :meth:`save` gave; what was here is gone.
+    def restore(self, saved: bytes) -> None:
+        """Replace the state by one that :meth:`save` returned.
 
-        Raises ValueError, and changes nothing, when it is no saved state, is another model's or another format's, has
-        more cells than fit, or is not what was saved, to the bit.
+        Raises ValueError, and changes nothing, when ``saved`` is no saved state, belongs to another model or K/V
+        format, has more cells than fit, or was changed by as little as a bit after it was saved.
         """
-        arrays = unpack(saved, self._maker())
-        n = self._checked(arrays)
+        arrays = unpack(saved, self._origin())
+        n = self._check_arrays(arrays)
         self.reset()
-        for layer, one in self._indexes():
-            write_cells(one.kv, 0, {name: arrays[f"{layer}.{name}"] for name in SIDES}, self.host, self.device)
+        for layer, state in self._qsa_states():
+            write_cells(state.kv, 0, {name: arrays[f"{layer}.{name}"] for name in ARRAY_NAMES}, self.host, self.device)
             pooled = arrays[f"{layer}.pooled"]
-            one.index.pooled[: len(pooled)] = self.device(pooled)
-            one.index.dead[...] = self.device(arrays[f"{layer}.dead"])
-        for place, array in enumerate(self.state.overwritten()):
-            stored = arrays[f"overwritten.{place}"]
-            # PLE's ids lie on the host whatever the backend.
+            state.index.pooled[: len(pooled)] = self.device(pooled)
+            state.index.dead[...] = self.device(arrays[f"{layer}.dead"])
+        for i, array in enumerate(self.state.overwritten()):
+            stored = arrays[f"overwritten.{i}"]
+            # PLE's ids are on the host whatever the backend.
             array[...] = stored if isinstance(array, np.ndarray) else self.device(stored)
         self.state.n = n
         if self.draft is not None:
-            self._restore_draft(arrays, n)
+            self._restore_draft(self.draft, arrays, n)
 
-    def _checked(self, arrays):
-        """The number of cells in ``arrays``. Raises ValueError unless they are all that a slot of this model has saved
-        with so many cells."""
+    def _check_arrays(self, arrays: Mapping[str, np.ndarray]) -> int:
+        """The number of cells in ``arrays``. Raises ValueError unless they are exactly the arrays that a slot of this
+        model saves with that many cells."""
         (n,) = checked_integers(arrays, "n", 1)
         if not 0 <= n <= self.capacity:
             raise ValueError(f"saved: {n} cells: the slot holds {self.capacity}")
-        forms = {"n": ((1,), np.int64)}
-        for layer, one in self._indexes():
-            forms |= {f"{layer}.{name}": form for name, form in cell_forms(one.kv, n).items()}
-            pooled, dead = one.index.pooled, one.index.dead
-            forms[f"{layer}.pooled"] = (n // self.model.geometry.ratio, *pooled.shape[1:]), pooled.dtype
-            forms[f"{layer}.dead"] = dead.shape, dead.dtype
-        for place, array in enumerate(self.state.overwritten()):
-            forms[f"overwritten.{place}"] = array.shape, array.dtype
+        specs: dict[str, Spec] = {"n": ((1,), np.int64)}
+        for layer, state in self._qsa_states():
+            specs |= {f"{layer}.{name}": spec for name, spec in cell_specs(state.kv, n).items()}
+            pooled, dead = state.index.pooled, state.index.dead
+            specs[f"{layer}.pooled"] = (n // self.model.geometry.ratio, *pooled.shape[1:]), pooled.dtype
+            specs[f"{layer}.dead"] = dead.shape, dead.dtype
+        for i, array in enumerate(self.state.overwritten()):
+            specs[f"overwritten.{i}"] = array.shape, array.dtype
         if self.draft is not None and "draft.span" in arrays:
-            forms |= self._draft_forms(arrays)
-        check_forms(arrays, forms)
+            specs |= self._draft_specs(self.draft, arrays)
+        check_specs(arrays, specs)
         return n
 
-    def _draft_forms(self, arrays):
+    def _draft_specs(self, cells: DraftCells, arrays: Mapping[str, np.ndarray]) -> dict[str, Spec]:
+        """Name -> (shape, dtype) of the draft layer's arrays. Raises ValueError on an impossible ``draft.span``."""
         first, end, window = span = checked_integers(arrays, "draft.span", 3)
         if end < 1 or window < 1 or first != max(0, end - window):
             raise ValueError(f"saved: draft.span = {span}: must be the last cells of a window")
-        config, cells = self.model.config, cell_forms(self.draft.state.kv, end - first)
-        return {f"draft.{name}": form for name, form in cells.items()} | {
+        config = self.model.config
+        specs = {f"draft.{name}": spec for name, spec in cell_specs(cells.state.kv, end - first).items()}
+        return specs | {
             "draft.span": ((3,), np.int64),
             "draft.tip_logits": ((config.vocab_size,), np.float32),
             "draft.tip_streams": ((1, config.hc_count, config.hidden_size), np.float32),
         }
 
-    def _restore_draft(self, arrays, n):
-        cells = self.draft
+    def _restore_draft(self, cells: DraftCells, arrays: Mapping[str, np.ndarray], n: int) -> None:
         first, end, window = arrays.get("draft.span", np.zeros(3, np.int64)).tolist()
         cells.reset(window or None)
-        # A slot that was not drafting saved no cells: then nothing is drafted here either.
-        cells.lost = end != n
-        if cells.lost or not n:
+        # A slot that did not draft saved no cells, so it cannot draft after the restore either.
+        cells.incomplete = end != n
+        if cells.incomplete or not n:
             return
-        cells.make_room(end)
-        stored = {name: arrays[f"draft.{name}"] for name in SIDES}
-        keep = max(first, end - cells.most)
-        stored = {name: array[keep - first :] for name, array in stored.items()}
-        write_cells(cells.state.kv, keep, stored, self.host, self.device)
+        cells.ensure_pages(end)
+        stored = {name: arrays[f"draft.{name}"] for name in ARRAY_NAMES}
+        kept_first = max(first, end - cells.retained_cells)
+        stored = {name: array[kept_first - first :] for name, array in stored.items()}
+        write_cells(cells.state.kv, kept_first, stored, self.host, self.device)
         cells.n = n
-        cells.tip = arrays["draft.tip_logits"], self.device(arrays["draft.tip_streams"])
+        cells.last_output = arrays["draft.tip_logits"], self.device(arrays["draft.tip_streams"])
+
+
+def draft_cells(slot: Slot) -> DraftCells:
+    """The draft layer's cells of a slot whose model has a draft layer."""
+    assert slot.draft is not None, "the model has no draft layer"
+    return slot.draft

@@ -1,4 +1,4 @@
-"""What is counted while a request runs."""
+"""Statistics of a request: counts and times."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 class Statistics:
     """Counts and times of one request.
 
-    prompt_tokens                    ids read as prompt so far
-    prompt_seconds, decode_seconds   time of the steps that it took part in; in a batch every request counts the whole
-                                     step
-    tokens                           ids emitted, the one after the prompt included
-    rounds                           verify windows, those of one row included
-    drafted, accepted                drafts verified, and those of them that stand in the text
-    rollbacks                        windows of which only a part was kept
-    draft_failures                   errors of the drafter; they cost acceptance, nothing else
-    reruns                           windows that failed, in whichever slot, and ran again alone or without drafts
+    prompt_tokens                    prompt ids read so far
+    prompt_seconds, decode_seconds   time of the steps that served it; in a batch every request counts the whole step
+    tokens                           ids emitted, including the one after the prompt
+    rounds                           verify windows, including those of one row
+    drafted, accepted                drafts verified, and drafts accepted
+    rollbacks                        windows of which only some rows were kept
+    draft_failures                   errors of the drafter; they cost drafts and nothing else
+    reruns                           windows that failed, in any slot, and ran again alone or without drafts
     """
 
     prompt_tokens: int = 0
@@ -30,31 +29,31 @@ class Statistics:
     reruns: int = 0
 
     @property
-    def rejected(self):
-        """Drafts that did not stand, those behind the first rejected one included."""
+    def rejected(self) -> int:
+        """Drafts that were not accepted, including those after the first rejected one."""
         return self.drafted - self.accepted
 
     @property
-    def decoded(self):
-        """Tokens that windows emitted: all but the one after the prompt."""
+    def decoded(self) -> int:
+        """Tokens that windows emitted: all except the one after the prompt."""
         return max(0, self.tokens - 1)
 
     @property
-    def acceptance(self):
-        """Share of the drafts that stand, 0 without drafts."""
+    def acceptance(self) -> float:
+        """Share of the drafts that were accepted; 0 without drafts."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
-    def tokens_per_round(self):
-        """Tokens that a window emits on average, 0 without windows."""
+    def tokens_per_round(self) -> float:
+        """Mean number of tokens that a window emits; 0 without windows."""
         return self.decoded / self.rounds if self.rounds else 0.0
 
     @property
-    def tokens_per_second(self):
-        """Tokens that windows emitted in a second of decoding, 0 without any."""
+    def tokens_per_second(self) -> float:
+        """Tokens that windows emitted per second of decoding; 0 without windows."""
         return self.decoded / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
-    def ms_per_round(self):
-        """Milliseconds of a window on average, 0 without windows."""
+    def ms_per_round(self) -> float:
+        """Mean milliseconds of a window; 0 without windows."""
         return 1000 * self.decode_seconds / self.rounds if self.rounds else 0.0

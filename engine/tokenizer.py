@@ -1,61 +1,66 @@
-"""Text to ids and back: bytes, a checkpoint's own tokenizer, or the ids themselves.
+"""Vocabularies: they encode text to token ids and decode ids to text.
 
-A vocabulary of 256 is bytes. Any other needs the folder's tokenizer.json and the package ``tokenizers``; without them
-text is written as ids.
+The ids of a vocabulary of 256 are bytes. Any other vocabulary needs the folder's tokenizer.json and the package
+``tokenizers``; without them text is written as ids.
 """
 
 import codecs
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+
+from qsa.reference.model.config import Config
+
+Decoder = Callable[[Sequence[int] | None], str]
+"""Function from the next ids to the text that they complete; None returns the text that is still incomplete."""
 
 BYTES = 256
 """Size of the vocabulary whose ids are bytes."""
 
 
 class Bytes:
-    """A vocabulary of bytes: UTF-8 text, or any other content of a file."""
+    """The vocabulary whose ids are bytes: UTF-8 text, or any other content of a file."""
 
-    def encode(self, data, what="text"):
-        """Ids int64 [n] of ``data``, bytes; ``what``: its name in errors."""
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
+        """Ids int64 [n] of ``data``; ``name`` names it in errors."""
         return np.frombuffer(data, np.uint8).astype(np.int64)
 
-    def decoder(self):
-        """Function from the next ids to the text that is complete with them; None for the ids flushes what is not. What
-        is no UTF-8 becomes U+FFFD."""
+    def decoder(self) -> Decoder:
+        """A new :data:`Decoder`. Bytes that are not UTF-8 become U+FFFD."""
         decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
         return lambda ids: decode(b"", final=True) if ids is None else decode(bytes(ids))
 
-    def size(self, ids):
-        """Bytes of text that ``ids`` stand for."""
+    def size(self, ids: Sequence[int]) -> int | None:
+        """Number of bytes of the text of ``ids``."""
         return len(ids)
 
 
 class Ids:
-    """The ids themselves, as numbers with spaces or commas between them."""
+    """Text of token ids: numbers separated by spaces or commas."""
 
-    def encode(self, data, what="text"):
-        """As :meth:`Bytes.encode`. Raises ValueError on what is no number, or too large for any vocabulary."""
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
+        """As :meth:`Bytes.encode`. Raises ValueError on a word that is no number, or too large for any vocabulary."""
         words = [word for word in re.split(rb"[\s,]+", data) if word]
         for word in words:
             if not word.isdigit() or len(word) > 18:
-                raise ValueError(f"{what}: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
+                raise ValueError(f"{name}: {word[:20].decode(errors='replace')!r}: ids are whole numbers from 0 on")
         return np.array([int(word) for word in words], np.int64)
 
-    def decoder(self):
-        """As :meth:`Bytes.decoder`: the ids with a space after each."""
+    def decoder(self) -> Decoder:
+        """As :meth:`Bytes.decoder`; writes a space after each id."""
         return lambda ids: "" if ids is None else "".join(f"{token} " for token in ids)
 
-    def size(self, ids):
-        """None: nobody knows the text."""
+    def size(self, ids: Sequence[int]) -> int | None:
+        """None, since the text of the ids is not known."""
         return None
 
 
 class Tokenizer:
-    """The tokenizer of a checkpoint folder. Raises ValueError when its file cannot be read."""
+    """The tokenizer file of a checkpoint folder. Raises ValueError when it cannot be read."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         import tokenizers
 
         try:
@@ -64,28 +69,28 @@ class Tokenizer:
             raise ValueError(f"{path}: no tokenizer: {error}") from error
         self.stream = tokenizers.decoders.DecodeStream
 
-    def encode(self, data, what="text"):
-        """As :meth:`Bytes.encode`, of UTF-8. Raises ValueError on other bytes."""
+    def encode(self, data: bytes, name: str = "text") -> np.ndarray:
+        """As :meth:`Bytes.encode`. Raises ValueError when ``data`` is not UTF-8."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise ValueError(f"{what}: no UTF-8: {error}") from error
+            raise ValueError(f"{name}: no UTF-8: {error}") from error
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
-    def decoder(self):
-        """As :meth:`Bytes.decoder`; a character that is not complete at the end is dropped."""
+    def decoder(self) -> Decoder:
+        """As :meth:`Bytes.decoder`. A character that is incomplete at the end is dropped."""
         stream = self.stream(skip_special_tokens=False)
         return lambda ids: "".join(stream.step(self.tokenizer, int(token)) or "" for token in ids or ())
 
-    def size(self, ids):
-        """Bytes of the text that ``ids`` stand for, as a whole."""
+    def size(self, ids: Sequence[int]) -> int | None:
+        """Number of bytes of the text of ``ids`` decoded together."""
         return len(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=False).encode("utf-8"))
 
 
-def vocabulary(config, directory, ids=False):
-    """:class:`Ids` where ``ids`` is true, else :class:`Bytes` or :class:`Tokenizer`, as the model has it.
+def vocabulary(config: Config, directory: str | Path, ids: bool = False) -> Bytes | Ids | Tokenizer:
+    """The vocabulary of a model: :class:`Ids` when ``ids`` is true, else :class:`Bytes` or :class:`Tokenizer`.
 
-    Raises ValueError, saying what is missing, when the text of the model's ids is not known.
+    Raises ValueError that names what is missing when the model's ids cannot be decoded.
     """
     if ids:
         return Ids()

@@ -1,37 +1,45 @@
-"""Windows: rows of several slots in one call of the model, of which each slot keeps as many as are accepted."""
+"""Verify windows: rows of several slots run in one call of the model; each slot then keeps its accepted rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from .device_sampling import DrawParameters
+from .runner import Runner
+from .slot import Slot
+
 
 @dataclass
-class Part:
-    """One slot's rows of a window that has run.
+class WindowResult:
+    """The result of one slot's rows in a window.
 
-    logits   [rows, vocab] float32 on the host, None where every slot's tokens are drawn; streams [rows, hc_count,
-             hidden], the backend's
-    rows     slice of the window's rows
-    tokens   int32 [rows] drawn on the device as asked, or error codes; None where the logits are to be drawn from
-    error    None, or what the window raised before its slots ran again one by one, or this one without its drafts
+    logits    [rows, vocab] float32 on the host; None when the tokens of all slots were drawn on the device
+    streams   [rows, hc_count, hidden] float32 on the backend
+    rows      slice of the slot's rows among the window's rows
+    journal   what :meth:`Runner.replay` needs to run the accepted rows again
+    snapshot  the slot's state before the window; None when the window cannot be rolled back
+    tokens    int32 [rows] drawn on the device, ids or error codes; None when they are to be drawn from ``logits``
+    error     the error of a failed window after which these rows ran again, alone or without drafts; else None
     """
 
-    runner: object
-    slot: object
+    runner: Runner
+    slot: Slot
     logits: np.ndarray | None
-    streams: object
+    streams: Any
     rows: slice
     journal: list
-    snapshot: object
+    snapshot: Any
     tokens: np.ndarray | None = None
     error: Exception | None = None
 
-    def commit(self, keep):
-        """Keep the first ``keep`` rows (1 or more) and take the others back.
+    def commit(self, keep: int) -> None:
+        """Keep the first ``keep`` rows (at least 1) and roll the others back.
 
-        Recurrences and the indexer's tail go back to where they were before the window and take the kept rows again,
-        from the journal. K/V and pooled keys of rows taken back are written over by those that come in their places.
-        Raises ValueError unless keep is from 1 to the number of rows.
+        Recurrent memories and the indexer's tail are restored to their state before the window and advanced by the kept
+        rows, from the journal. K/V and pooled keys of the other rows are overwritten by the rows that follow. Raises
+        ValueError unless ``keep`` is from 1 to the number of rows.
         """
         count = self.rows.stop - self.rows.start
         if not 1 <= keep <= count:
@@ -41,40 +49,62 @@ class Part:
             self.runner.replay(self.journal, slice(self.rows.start, self.rows.start + keep), self.slot)
 
 
-def run_window(runner, ids, slots, draws=None):
-    """Run a window: for every one of ``slots`` its entry of ``ids`` (a list: the last token and its drafts).
+def run_window(
+    runner: Runner,
+    ids: Sequence[Sequence[int] | np.ndarray],
+    slots: Sequence[Slot],
+    draws: Sequence[DrawParameters | None] | None = None,
+) -> list[WindowResult | Exception]:
+    """Run one window.
 
-    ``draws``: for every slot a :class:`~qsa.engine.draws.Draw`, or None for one whose logits are needed; without them
-    all are.
+    ids    token ids of every slot's rows: its last token, then its drafts
+    slots  the slots, one or more
+    draws  for every slot the parameters with which its tokens are drawn on the device, or None to get its logits; by
+           default None for all
 
-    Returns for every slot a :class:`Part`, or the exception that its first row raised. When a call fails, its slots go
-    back to where they were and run one by one: the bytes are the same. A slot that fails alone runs once more without
-    its drafts, whose part has one row then: a draft must not end a text that goes on without it.
+    Returns for every slot a :class:`WindowResult`, or the exception that its first row raised. When a call of several
+    slots fails, they are restored and run again one by one, which gives the same bytes. A slot that fails alone runs
+    once more without its drafts, and its result then has one row: a draft must not end a text that can go on without
+    it.
     """
-    # One row alone cannot be rejected, and nobody is there whom its failure could harm.
-    reversible = len(slots) > 1 or len(ids[0]) > 1
+    # A single row is never rejected, and no other slot can be affected by its failure.
+    can_roll_back = len(slots) > 1 or len(ids[0]) > 1
     draws = [None] * len(slots) if draws is None else draws
-    snapshots = [runner.snapshot(slot) if reversible else None for slot in slots]
-    journal = []
+    snapshots = [runner.snapshot(slot) if can_roll_back else None for slot in slots]
+    journal: list = []
     try:
-        output = runner.run([np.asarray(one, np.int64) for one in ids], slots, journal)
-        drawn = runner.draw(output.x, draws, [len(one) for one in ids])
+        output = runner.run([np.asarray(slot_ids, np.int64) for slot_ids in ids], slots, journal)
+        drawn = runner.draw(output.x, draws, [len(slot_ids) for slot_ids in ids])
         logits = runner.logits(output.x) if any(tokens is None for tokens in drawn) else None
     except Exception as error:
-        if not reversible:
+        if not can_roll_back:
             return [error]
         for slot, snapshot in zip(slots, snapshots, strict=True):
             runner.restore(slot, snapshot)
-        again = zip(ids, slots, draws, strict=True) if len(slots) > 1 else [(ids[0][:1], slots[0], draws[0])]
-        parts = [run_window(runner, [one], [slot], [draw])[0] for one, slot, draw in again]
-        for part in parts:
-            if isinstance(part, Part):
-                part.error = part.error or error
-        return parts
-    ends = np.cumsum([len(one) for one in ids]).tolist()
-    parts = []
-    for one, slot, end, snapshot, tokens in zip(ids, slots, ends, snapshots, drawn, strict=True):
-        rows = slice(end - len(one), end)
-        own = None if logits is None else logits[rows]
-        parts.append(Part(runner, slot, own, output.streams[rows], rows, journal, snapshot, tokens))
-    return parts
+        return _rerun(runner, ids, slots, draws, error)
+    ends = np.cumsum([len(slot_ids) for slot_ids in ids]).tolist()
+    results: list[WindowResult | Exception] = []
+    for slot_ids, slot, end, snapshot, tokens in zip(ids, slots, ends, snapshots, drawn, strict=True):
+        rows = slice(end - len(slot_ids), end)
+        slot_logits = None if logits is None else logits[rows]
+        results.append(WindowResult(runner, slot, slot_logits, output.streams[rows], rows, journal, snapshot, tokens))
+    return results
+
+
+def _rerun(
+    runner: Runner,
+    ids: Sequence[Sequence[int] | np.ndarray],
+    slots: Sequence[Slot],
+    draws: Sequence[DrawParameters | None],
+    error: Exception,
+) -> list[WindowResult | Exception]:
+    """Run the restored slots of a window that failed with ``error`` one by one; a single slot without its drafts."""
+    if len(slots) == 1:
+        ids = [ids[0][:1]]
+    results = []
+    for slot_ids, slot, draw in zip(ids, slots, draws, strict=True):
+        (result,) = run_window(runner, [slot_ids], [slot], [draw])
+        if isinstance(result, WindowResult):
+            result.error = result.error or error
+        results.append(result)
+    return results

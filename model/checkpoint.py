@@ -1,36 +1,40 @@
 """Checkpoint folders with int8 weights: `config.json` and `model.safetensors` under the published names.
 
-A matrix NAME may be stored as NAME, its int8 codes, and NAME_scale, its float16 scales, a scale per 64 inputs
-(:class:`~qsa.reference.exact.layers.linear.QuantisedLinear`). All else is stored as
-``reference/model/checkpoint.py`` reads it.
+A matrix NAME may be stored in two tensors: NAME holds its int8 codes, and NAME_scale its float16 scales, one per 64
+inputs (:class:`~qsa.reference.exact.layers.linear.QuantisedLinear`). All other tensors are stored as in published
+checkpoints (``reference/model/checkpoint.py``).
 """
 
 import json
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from qsa.reference.exact.layers.linear import GROUP, QuantisedLinear
 from qsa.reference.model.checkpoint import CheckpointError, read_tensors
+from qsa.reference.model.config import Config
 from qsa.reference.model.text_model import check_tensors, shapes
 
 from .weights import quantise_tensors
 
 SCALE = "_scale"
-"""What the name of a matrix's scales has after the matrix's own."""
+"""Suffix that makes the name of a matrix's scales from the name of the matrix."""
 
 TABLES = "embed_tokens.weight", "ngram_embedding.weight"
-"""Endings of the tables, whose rows are looked up: they stay mapped."""
+"""Endings of the names of tables. Only single rows of a table are read, so it stays memory-mapped."""
 
 
-def read_quantised(folder):
-    """(:class:`~qsa.reference.Config`, name -> tensor) of a checkpoint folder, published or quantised.
+def read_quantised(folder: str | Path) -> tuple[Config, dict[str, Any]]:
+    """Read a checkpoint folder, published or quantised: (:class:`~qsa.reference.Config`, name -> tensor).
 
-    A matrix with codes is a QuantisedLinear; anything else is as ``reference.checkpoint.read_tensors`` gives it.
-    Raises CheckpointError (a ValueError) naming file or tensor when codes and scales do not belong together, a tensor
-    is missing, extra or misshapen, or a file is malformed; FileNotFoundError when a file is absent.
+    A matrix stored as codes becomes a QuantisedLinear. Every other tensor is as
+    ``reference.model.checkpoint.read_tensors`` returns it. Raises CheckpointError (a ValueError) that names the file or
+    tensor when codes and scales do not match, a tensor is missing, extra or misshapen, or a file is malformed, and
+    FileNotFoundError when a file is missing.
     """
     config, found = read_tensors(folder, codes=True)
     scales = {name for name in found if name.endswith(SCALE) and _coded(found.get(name.removesuffix(SCALE)))}
@@ -51,15 +55,17 @@ def read_quantised(folder):
     return config, tensors
 
 
-def _coded(tensor):
+def _coded(tensor: Any) -> bool:
+    """Whether ``tensor`` holds int8 codes."""
     return getattr(tensor, "dtype", None) == np.int8
 
 
-def write_quantised(folder, config, tensors):
-    """Write a model quantised: what :func:`read_quantised` and published-format readers of the rest find again.
+def write_quantised(folder: str | Path, config: Config, tensors: Mapping[str, Any]) -> None:
+    """Write a quantised checkpoint, which :func:`read_quantised` reads.
 
-    folder   made when it is not there; its config.json and model.safetensors are replaced
-    tensors  name -> array of any float dtype, quantised here, or QuantisedLinear; names of ``model.shapes``
+    folder   is created if it is missing; its config.json and model.safetensors are replaced
+    tensors  name -> array of any float dtype, which is quantised here, or QuantisedLinear; the names are those of
+             ``reference.model.text_model.shapes``
 
     Raises ValueError when a tensor is missing, extra, misshapen or not finite.
     """
@@ -74,16 +80,17 @@ def write_quantised(folder, config, tensors):
     folder.mkdir(parents=True, exist_ok=True)
     quantisation = {"quant_method": "int8", "group_size": GROUP, "scale_dtype": "float16", "scale_suffix": SCALE}
     text = json.dumps({**config.to_dict(), "quantization_config": quantisation}, indent=2) + "\n"
-    # Each under a temporary name first: a killed run leaves the old file or the new one.
-    for name, write in (
+    # Each file is written under a temporary name first: a killed run leaves the old file or the new one.
+    writers: tuple[tuple[str, Callable[[Path], Any]], ...] = (
         ("config.json", lambda path: path.write_text(text, encoding="utf-8")),
         ("model.safetensors", lambda path: save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, path)),
-    ):
+    )
+    for name, write in writers:
         temporary = folder / f".{name}.{os.getpid()}.tmp"
         try:
             write(temporary)
             if name != "config.json":
-                # safetensors makes files that nobody else may read.
+                # safetensors creates files that only their owner may read.
                 temporary.chmod((folder / "config.json").stat().st_mode)
             os.replace(temporary, folder / name)
         finally:

@@ -1,28 +1,34 @@
-"""Gated DeltaNet in the exact arithmetic; formulas as ``reference/model/deltanet.py``."""
+"""Gated DeltaNet over a backend's layers; formulas as ``reference/model/deltanet.py``."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qsa.reference.exact.layers.linear import joined
+from qsa.reference.model.config import Config
 from qsa.reference.model.deltanet import qkv_width
 
 
 @dataclass
 class State:
-    """``memory`` [value heads, key dim, value dim] and ``past`` [kernel - 1, channels], the last inputs of the short
-    convolution; float32, advanced in place."""
+    """The state of one layer and sequence, float32, advanced in place.
+
+    memory  [value heads, key dim, value dim]
+    past    [kernel - 1, channels], the last inputs of the short convolution
+    """
 
     memory: np.ndarray
     past: np.ndarray
 
 
 class Inputs(NamedTuple):
-    """What the two recurrences of one call read, rows of all its sequences: enough for :func:`replay`.
+    """The inputs of the two recurrences of one call, which :func:`replay` needs; rows of all its sequences, float32.
 
-    ``conv`` [n, channels] before the short convolution; ``k`` [n, key heads, key dim], ``v`` [n, value heads, value
-    dim], ``decay`` and ``beta`` [n, value heads] of the delta rule. float32.
+    conv         [n, channels], inputs of the short convolution
+    k            [n, key heads, key dim]; v: [n, value heads, value dim]; both of the delta rule
+    decay, beta  [n, value heads], of the delta rule
     """
 
     conv: np.ndarray
@@ -32,15 +38,15 @@ class Inputs(NamedTuple):
     beta: np.ndarray
 
 
-def init_state(config, to_device):
-    """The state of a sequence that has not begun: zeros, placed by ``to_device``."""
+def init_state(config: Config, to_device: Callable[[Any], Any]) -> State:
+    """The initial state of a sequence: zeros, moved by ``to_device``."""
     shape = config.linear_num_value_heads, config.linear_key_head_dim, config.linear_value_head_dim
     past = (config.linear_conv_kernel_dim - 1, qkv_width(config))
     return State(to_device(np.zeros(shape, np.float32)), to_device(np.zeros(past, np.float32)))
 
 
-def load(tensors, layers):
-    """Weights of one layer as :func:`forward` takes them; the projections of x are one matrix."""
+def load(tensors: Mapping[str, Any], layers: Any) -> dict[str, Any]:
+    """The weights of one layer in the form of :func:`forward`. The projections of x are joined in one matrix."""
     return {
         "in": layers.load_linear(joined([tensors[f"in_proj_{name}.weight"] for name in ("qkv", "z", "b", "a")])),
         "out": layers.load_linear(tensors["out_proj.weight"]),
@@ -48,17 +54,24 @@ def load(tensors, layers):
     }
 
 
-def forward(x, weights, config, spans, layers, journal=None):
-    """``x`` [n, hidden] float32; returns [n, hidden] and advances the states.
+def forward(
+    x: np.ndarray,
+    weights: Mapping[str, Any],
+    config: Config,
+    spans: Sequence[tuple[slice, State]],
+    layers: Any,
+    journal: list | None = None,
+) -> np.ndarray:
+    """Run the layer on ``x`` [n, hidden] float32; returns [n, hidden] float32 and advances the states.
 
-    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. A list given as ``journal`` gets the
-    call's :class:`Inputs`.
+    spans    (slice of the rows, :class:`State`) of every sequence in the call
+    journal  None, or a list to which the call's :class:`Inputs` are appended
     """
     n, key_heads, heads = len(x), config.linear_num_key_heads, config.linear_num_value_heads
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
     keys, wide, qkv = key_heads * key_dim, heads * value_dim, qkv_width(config)
     projected = layers.linear(x, weights["in"])
-    rows, states = [mine for mine, _ in spans], [state for _, state in spans]
+    rows, states = [span for span, _ in spans], [state for _, state in spans]
     pasts, memories = [state.past for state in states], [state.memory for state in states]
     mixed = layers.causal_conv(projected[:, :qkv], weights["conv1d.weight"], pasts, spans=rows)
     mixed = layers.silu(mixed)
@@ -75,10 +88,10 @@ def forward(x, weights, config, spans, layers, journal=None):
     return layers.linear(out.reshape(n, wide), weights["out"])
 
 
-def replay(inputs, rows, weights, state, layers):
-    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its :class:`Inputs` alone: the bytes are those
-    that :func:`forward` leaves."""
+def replay(inputs: Inputs, rows: slice, weights: Mapping[str, Any], state: State, layers: Any) -> None:
+    """Advance ``state`` by ``rows`` of an earlier call, from its :class:`Inputs`. The resulting bytes are those that
+    :func:`forward` leaves."""
     conv, k, v, decay, beta = (x[rows] for x in inputs)
     layers.causal_conv(conv, weights["conv1d.weight"], state.past)
-    # The memory does not depend on the query: the key stands in for it, and the answer is dropped.
+    # The memory does not depend on the query, so the key is passed in its place and the result is dropped.
     layers.delta_rule(k, k, v, decay, beta, state.memory)

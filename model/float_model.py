@@ -1,8 +1,11 @@
-"""The text model in the float arithmetic.
+"""The text model in the float arithmetic, to which the exact arithmetic is compared.
 
-It has the weights of the checkpoint, not rounded to int8 (float32 where the checkpoint has more), ordinary
-float32 layers and the backend's float attention; K/V may be fp16 too. It is there to be compared with.
+It uses the checkpoint's weights in float32 instead of int8, ordinary float32 layers and the backend's float attention.
+K/V may also be fp16.
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from qsa.kernels.cpu import layers as cpu_layers
 from qsa.reference.exact.layers.linear import QuantisedLinear, dequantise
 from qsa.reference.formats import FORMATS
 from qsa.reference.model.checkpoint import INTEGERS
+from qsa.reference.model.config import Config
 
 from .arithmetic import Arithmetic
 from .checkpoint import TABLES
@@ -18,9 +22,9 @@ from .text_model import TextModel
 from .weights import finite, plain
 
 
-def _stored(name, tensor):
-    """A tensor as the float model keeps it: tables as they are (their rows are lifted when they are looked up), hash
-    constants int64, all else finite float32."""
+def _stored(name: str, tensor: Any) -> Any:
+    """A tensor as the float model stores it: tables unchanged (a row becomes float32 when it is looked up), hash
+    constants int64, all others finite float32."""
     if name.endswith(INTEGERS):
         return np.asarray(tensor)
     if name.endswith(TABLES):
@@ -33,19 +37,28 @@ def _stored(name, tensor):
 
 
 class FloatModel(TextModel):
-    """A text model in the float arithmetic; arguments and errors as ``reference.exact.model.TextModel``.
+    """A text model in the float arithmetic. Arguments and errors are those of :class:`TextModel`.
 
-    backend  a module with the five operations, whose ``attend`` takes ``arithmetic="float"``
-    xp       the array module of its arrays: ``numpy`` or ``cupy``
+    backend  a module with the five operations, whose ``attend`` supports ``arithmetic="float"``
+    xp       the array module of the backend's arrays, ``numpy`` or ``cupy``
     """
 
     arithmetic, kv_formats = "float", tuple(name for name in FORMATS if name != "f64")
 
-    def __init__(self, config, tensors, *options, backend, xp=np, **more):
+    def __init__(
+        self,
+        config: Config,
+        tensors: Mapping[str, Any],
+        *options: Any,
+        backend: Any,
+        xp: Any = np,
+        **more: Any,
+    ) -> None:
         layers = FloatLayers(xp, cpu_layers if xp is np else backend.layers)
         super().__init__(config, tensors, *options, backend=Arithmetic(backend, "float", layers), **more)
 
     @staticmethod
-    def store(tensors):
-        """name -> finite float32 array, int64 hash constants, tables as they come."""
+    def store(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Name -> finite float32 array, int64 hash constant, or unchanged table. Raises ValueError that names a tensor
+        with values that are not finite."""
         return {name: _stored(name, tensor) for name, tensor in tensors.items()}

@@ -1,32 +1,37 @@
-"""Text of a model token by token: the plainest loop, to which every window, draft, batch and schedule is held.
+"""Token-by-token generation: the simplest loop, whose texts every window, draft, batch and schedule must reproduce.
 
-The prompt's last row gives the first token; each token is then a row of its own that gives the next. Nothing is
-drafted, and an end of text ends nothing.
+The last row of the prompt gives the first token. Each token is then a row of its own, which gives the next token.
+Nothing is drafted, and an end-of-text token does not end the loop.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qsa.reference.exact.sampler import sample
-from qsa.reference.sampler import GREEDY
+from qsa.reference.sampler import GREEDY, Sampling
+
+from .text_model import TextModel
 
 CHUNK = 1024
-"""Rows of a prompt run at a time: no byte depends on it."""
+"""Prompt rows of one run. No byte depends on it."""
 
 
 class Text(NamedTuple):
-    """``tokens`` int32 [count], and ``logits`` float32 [vocab], the row of the last of them, which says what would come
-    next: it hangs on every cell and every state."""
+    """A generated text.
+
+    tokens  int32 [count]
+    logits  float32 [vocab], the row of the last token, which predicts the next one; it depends on every cell and state
+    """
 
     tokens: np.ndarray
     logits: np.ndarray
 
 
-def generate(model, ids, count, options=GREEDY, seed=0):
-    """:class:`Text` of ``count`` tokens after ``ids`` [n] from ``model``, an ``ExactModel`` on any backend.
+def generate(model: TextModel, ids: Any, count: int, options: Sampling = GREEDY, seed: int = 0) -> Text:
+    """Continue ``ids`` [n] by ``count`` tokens with ``model``, an ``ExactModel`` on any backend.
 
-    options, seed  of ``reference.exact.sampler.sample``; a token's position is that of the row it is drawn from
+    options, seed  of ``reference.exact.sampler.sample``; a token is drawn at the position of the row that predicts it
 
     Raises ValueError on bad ids or a count below 1.
     """

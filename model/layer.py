@@ -1,6 +1,12 @@
-"""One layer of the text model: PLE where the configuration has it, attention of the layer's kind, MoE."""
+"""One layer of the text model: PLE where the configuration has it, attention of the layer's kind, and MoE."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from qsa.reference.layers.functions import part
+from qsa.reference.model.config import Config
 from qsa.reference.model.ple import check_buffers
 
 from . import deltanet, moe, ple, qsa
@@ -8,9 +14,9 @@ from . import streams as hyper
 
 
 class Layer:
-    """The layer at ``index`` of a model; ``tensors`` in runtime form, without what comes before a layer's names."""
+    """The layer at ``index`` of a model; ``tensors``: in runtime form, named without the layer's prefix."""
 
-    def __init__(self, config, index, tensors, backend):
+    def __init__(self, config: Config, index: int, tensors: Mapping[str, Any], backend: Any) -> None:
         self.config, self.geometry, self.backend = config, config.geometry, backend
         self.linear = config.layer_types[index] == "linear_attention"
         layers = backend.layers
@@ -28,35 +34,57 @@ class Layer:
             check_buffers(part(tensors, "ple."), config, self.ple_index)
             self.ple = ple.load(part(tensors, "ple."), config, layers)
 
-    def init_state(self, to_device, capacity, page_size, kv_format):
-        """States of a sequence that has not begun: of the attention, and of PLE or None."""
+    def init_state(
+        self, to_device: Callable[[Any], Any], capacity: int, page_size: int, kv_format: str
+    ) -> tuple[Any, ple.State | None]:
+        """Initial states of a sequence: that of the attention, and that of PLE or None."""
+        attention: Any
         if self.linear:
             attention = deltanet.init_state(self.config, to_device)
         else:
             attention = qsa.init_state(self.attention, self.geometry, to_device, capacity, page_size, kv_format)
         return attention, ple.init_state(self.config, to_device) if self.ple else None
 
-    def forward(self, streams, ngrams, rows, states, ple_states, rule, together, journal):
-        """Streams [n, hc_count, hidden] after the layer; advances the states. ``journal``, unless None, gets one entry
-        of PLE, where there is one, and one of the attention."""
+    def forward(
+        self,
+        streams: np.ndarray,
+        ngrams: Any,
+        rows: qsa.Rows,
+        states: Sequence[Any],
+        ple_states: Sequence[Any],
+        rule: str,
+        batched: bool,
+        journal: list | None,
+    ) -> np.ndarray:
+        """The streams [n, hc_count, hidden] float32 after the layer; advances the states.
+
+        ngrams      table rows [n, heads] int64 of PLE, or None
+        states      for every sequence the state of its attention; ple_states: that of its PLE, or None
+        batched     whether a QSA layer selects and attends in one call for all sequences
+        journal     None, or a list that receives one entry of PLE, if the layer has one, and one of the attention
+        """
         config, layers = self.config, self.backend.layers
         if self.ple:
             spans = list(zip(rows.spans, ple_states, strict=True))
             streams = ple.forward(streams, ngrams, self.ple, config, spans, layers, journal)
 
-        def attend(x):
+        def attend(x: np.ndarray) -> np.ndarray:
             if self.linear:
                 spans = list(zip(rows.spans, states, strict=True))
                 return deltanet.forward(x, self.attention, config, spans, layers, journal)
-            options = {"journal": journal, "together": together}
-            return qsa.forward(x, self.attention, self.geometry, rows, states, self.backend, rule, **options)
+            return qsa.forward(
+                x, self.attention, self.geometry, rows, states, self.backend, rule, journal=journal, batched=batched
+            )
 
         streams = hyper.through(streams, self.attention_mix, config, layers, attend)
         return hyper.through(streams, self.mlp_mix, config, layers, lambda x: moe.forward(x, self.mlp, config, layers))
 
-    def replay(self, entries, rows, steps, state, ple_state):
-        """Advance the states by ``rows`` of an earlier call; ``entries``: an iterator over what that call's journal got
-        from this layer on, ``steps``: the rows' step records."""
+    def replay(self, entries: Iterator[Any], rows: slice, steps: np.ndarray, state: Any, ple_state: Any) -> None:
+        """Advance the states by ``rows`` of an earlier call.
+
+        entries  iterator over that call's journal, at the entries of this layer
+        steps    step records [n, 4] int32 of the rows
+        """
         if self.ple:
             ple.replay(next(entries), rows, self.ple, self.config, ple_state, self.backend.layers)
         if self.linear:

@@ -1,10 +1,16 @@
-"""Mixture of experts in the exact arithmetic; formulas as ``reference/model/moe.py``, experts added in rank order."""
+"""Mixture of experts over a backend's layers; formulas as ``reference/model/moe.py``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from qsa.reference.exact.layers.linear import joined
+from qsa.reference.model.config import Config
 
 
-def load(tensors, layers):
-    """Weights of one layer as :func:`forward` takes them; router, shared expert and its gate are one matrix."""
+def load(tensors: Mapping[str, Any], layers: Any) -> dict[str, Any]:
+    """The weights of one layer in the form of :func:`forward`. Router, shared expert and its gate are one matrix."""
     first = "gate", "shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert_gate"
     return {
         "in": layers.load_linear(joined([tensors[name + ".weight"] for name in first])),
@@ -14,8 +20,9 @@ def load(tensors, layers):
     }
 
 
-def forward(x, weights, config, layers):
-    """``x`` [n, hidden] float32; returns [n, hidden]: the chosen experts by share, plus the gated shared expert."""
+def forward(x: np.ndarray, weights: Mapping[str, Any], config: Config, layers: Any) -> np.ndarray:
+    """Run the layer on ``x`` [n, hidden] float32. Returns [n, hidden] float32: the chosen experts' outputs weighted by
+    their shares, plus the gated shared expert."""
     count, width = config.num_experts, config.shared_expert_intermediate_size
     projected = layers.linear(x, weights["in"])
     ids, shares = layers.route(projected[:, :count], config.num_experts_per_tok)

@@ -1,36 +1,41 @@
-"""PLE in the exact arithmetic; formulas as ``reference/model/ple.py``, whose integer hash is exact already."""
+"""PLE over a backend's layers; formulas as ``reference/model/ple.py``, whose integer hash is exact already."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from qsa.reference.exact.layers.linear import joined
+from qsa.reference.model.config import Config
 from qsa.reference.model.ple import hash_constants, ngram_rows
 
 
 @dataclass
 class State:
-    """``tokens`` [ngram_size - 1] int64, the last ids, always on the host, and ``past`` [(kernel - 1) * ngram_size,
-    hc_count * hidden] float32, the last inputs of the convolution; advanced in place."""
+    """The state of one layer and sequence, advanced in place.
+
+    tokens  [ngram_size - 1] int64, the last ids; always on the host
+    past    [(kernel - 1) * ngram_size, hc_count * hidden] float32, the last inputs of the convolution
+    """
 
     tokens: np.ndarray
     past: np.ndarray
 
-    def remember(self, ids):
+    def remember(self, ids: np.ndarray) -> None:
         """Advance ``tokens`` by ``ids`` [n] int64."""
         self.tokens[:] = np.concatenate([self.tokens, ids])[len(ids) :]
 
 
-def init_state(config, to_device):
-    """The state of a sequence that has not begun: missing tokens count as end of text. ``past`` is placed by
-    ``to_device``."""
+def init_state(config: Config, to_device: Callable[[Any], Any]) -> State:
+    """The initial state of a sequence: missing tokens count as end of text. ``past`` is moved by ``to_device``."""
     past = (config.ple_conv_kernel_size - 1) * config.ngram_size, config.hc_count * config.hidden_size
     tokens = np.full(config.ngram_size - 1, config.eos_token_id, np.int64)
     return State(tokens, to_device(np.zeros(past, np.float32)))
 
 
-def load(tensors, config, layers):
-    """Weights of one layer as :func:`forward` takes them; key and value are one matrix."""
+def load(tensors: Mapping[str, Any], config: Config, layers: Any) -> dict[str, Any]:
+    """The weights of one layer in the form of :func:`forward`. Key and value projections are one matrix."""
     shape = config.hc_count, config.hidden_size
     return {
         "in": layers.load_linear(joined([tensors["key_proj.weight"], tensors["value_proj.weight"]])),
@@ -40,20 +45,34 @@ def load(tensors, config, layers):
     }
 
 
-def table_rows(ids, spans, config, index):
-    """Rows [n, heads] int64 of the table that the tokens ``ids`` [n] look up; ``spans`` as in :func:`forward`. On the
-    host, from the states' tokens, which stay as they are."""
+def table_rows(ids: np.ndarray, spans: Sequence[tuple[slice, State]], config: Config, index: int) -> np.ndarray:
+    """Rows [n, heads] int64 of the table that the tokens ``ids`` [n] look up; ``spans`` as in :func:`forward`.
+
+    It runs on the host and reads the states' tokens without changing them.
+    """
     hash_ = hash_constants(config, index)
-    return np.concatenate([ngram_rows(ids[mine], state.tokens, config, hash_) for mine, state in spans])
+    return np.concatenate([ngram_rows(ids[span], state.tokens, config, hash_) for span, state in spans])
 
 
-def forward(streams, rows, weights, config, spans, layers, journal=None):
-    """The streams with what PLE adds. ``streams`` [n, hc_count, hidden] float32; ``rows`` [n, heads] int64 of
-    :func:`table_rows`, where the table lies.
+def forward(
+    streams: np.ndarray,
+    rows: np.ndarray,
+    weights: Mapping[str, Any],
+    config: Config,
+    spans: Sequence[tuple[slice, State]],
+    layers: Any,
+    journal: list | None = None,
+) -> np.ndarray:
+    """Add PLE's output to the streams.
 
-    ``spans``: (slice of the rows, :class:`State`) of every sequence in the call. A list given as ``journal`` gets the
-    convolution's inputs [n, hc_count * hidden] float32, which :func:`replay` takes. Returns float32 [n, hc_count,
-    hidden] and advances the convolutions' histories; the tokens are for :meth:`State.remember`.
+    streams  [n, hc_count, hidden] float32
+    rows     [n, heads] int64 of :func:`table_rows`, on the side (host or device) where the table is
+    spans    (slice of the rows, :class:`State`) of every sequence in the call
+    journal  None, or a list to which the convolution's inputs [n, hc_count * hidden] float32 are appended, for
+             :func:`replay`
+
+    Returns float32 [n, hc_count, hidden] and advances the convolution's past inputs. The tokens are advanced by
+    :meth:`State.remember`.
     """
     n, eps = len(streams), config.rms_norm_eps
     embedding = layers.embed(rows, weights["table"]).reshape(n, config.ple_embed_dim)
@@ -65,12 +84,14 @@ def forward(streams, rows, weights, config, spans, layers, journal=None):
     normed = layers.rms_norm(gated, weights["conv"], eps).reshape(n, wide)
     if journal is not None:
         journal.append(normed)
-    mine, pasts = [mine for mine, _ in spans], [state.past for _, state in spans]
-    mixed = layers.causal_conv(normed, weights["conv1d.weight"], pasts, config.ngram_size, spans=mine)
+    row_spans, pasts = [span for span, _ in spans], [state.past for _, state in spans]
+    mixed = layers.causal_conv(normed, weights["conv1d.weight"], pasts, config.ngram_size, spans=row_spans)
     return layers.add_gated(streams, gated, mixed.reshape(streams.shape))
 
 
-def replay(conv, rows, weights, config, state, layers):
-    """Advance ``state`` by ``rows`` (a slice) of an earlier call, from its convolution's inputs alone: the bytes are
+def replay(
+    conv: np.ndarray, rows: slice, weights: Mapping[str, Any], config: Config, state: State, layers: Any
+) -> None:
+    """Advance ``state`` by ``rows`` of an earlier call, from the convolution's inputs ``conv``. The resulting bytes are
     those that :func:`forward` leaves."""
     layers.causal_conv(conv[rows], weights["conv1d.weight"], state.past, config.ngram_size)

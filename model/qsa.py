@@ -1,50 +1,67 @@
-"""One QSA layer in the exact arithmetic, over the five operations; formulas as ``reference/model/qsa.py``.
+"""One QSA layer over the five operations of a backend; formulas as ``reference/model/qsa.py``.
 
 The draft layer has the same tensors and attends densely to its last cells instead of selecting.
+
+Two rules serve backends with a device:
+
+- Alignment. Rows of block scores and rows of selected ids are padded to a multiple of 16 bytes. The part of one
+  sequence in an array of several sequences then begins at an aligned address, which vector loads need.
+- Recording. A call may be recorded in a graph and replayed for other positions (``engine/graphs.py``). Which launches
+  are recorded must not depend on the positions at that time, so :class:`Rows` then has no ``host_steps``.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qsa.reference.exact.layers.linear import joined
-from qsa.reference.geometry import step_records
+from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.layers.rope import rope_table
 
+ALIGNED = 4
+"""Values of 4 bytes in the 16 bytes to which rows of scores and ids are padded."""
+
 
 @dataclass
 class State:
-    """The cells of one sequence in one layer: ``kv`` and ``index``; ``index`` is None in the draft layer."""
+    """The cells of one sequence in one layer: ``kv`` (a PagedKV) and ``index`` (an Index, None in the draft layer), or
+    the backend's containers of these."""
 
-    kv: PagedKV
-    index: Index | None
+    kv: Any
+    index: Any
 
 
 class Rows(NamedTuple):
-    """What the QSA layers of one call share: ``steps`` [n, 4] int32, ``table`` [n, n_rot] float32 of the rotation at
-    each row's position, ``slots`` [n] int32: the sequence of each row, ``spans``: the slice of each sequence.
+    """What the QSA layers of one call share; n rows, those of one sequence consecutive.
 
-    These three arrays lie where the backend computes. ``host``: the steps on the host, from which it is decided what
-    can be left out; None where a call is recorded for other steps than today's, so that nothing may be left out.
+    steps       [n, 4] int32, step records
+    table       [n, n_rot] float32, cos and sin of the rotation at each row's position
+    slots       [n] int32, index of each row's sequence in the call
+    spans       slice of the rows of every sequence
+    host_steps  the step records on the host, which tell what need not be computed; None in a recorded call, in which
+                everything is computed
+
+    ``steps``, ``table`` and ``slots`` are on the side where the backend computes.
     """
 
     steps: np.ndarray
     table: np.ndarray
     slots: np.ndarray
-    spans: list
-    host: np.ndarray | None
+    spans: list[slice]
+    host_steps: np.ndarray | None
 
-    def placed(self, to_device):
+    def placed(self, to_device: Callable[[Any], Any]) -> "Rows":
         """The same with its arrays moved by ``to_device``."""
         return self._replace(**{name: to_device(getattr(self, name)) for name in ("steps", "table", "slots")})
 
 
-def rows_of(starts, counts, geometry, rule):
-    """:class:`Rows` of ``counts`` rows from position ``starts`` on, for every sequence."""
+def rows_of(starts: Sequence[int], counts: Sequence[int], geometry: Geometry, rule: str) -> Rows:
+    """:class:`Rows` on the host; sequence i has ``counts[i]`` rows, which begin at position ``starts[i]``."""
     positions = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)])
     ends = np.cumsum(counts)
     spans = [slice(int(end) - count, int(end)) for end, count in zip(ends, counts, strict=True)]
@@ -54,9 +71,9 @@ def rows_of(starts, counts, geometry, rule):
     return Rows(steps, table, slots, spans, steps)
 
 
-def load(tensors, geometry, layers):
-    """Weights of one layer as :func:`forward` takes them; all projections of x are one matrix. ``k_idx``, which an
-    index holds, stays on the host."""
+def load(tensors: Mapping[str, Any], geometry: Geometry, layers: Any) -> dict[str, Any]:
+    """The weights of one layer in the form of :func:`forward`. All projections of x are joined in one matrix. ``k_idx``
+    stays on the host, where an Index is made with it."""
     first = "q_proj", "k_proj", "v_proj", "indexer.index_qk_proj"
     return {
         "in": layers.load_linear(joined([tensors[name + ".weight"] for name in first])),
@@ -68,23 +85,51 @@ def load(tensors, geometry, layers):
     }
 
 
-def init_state(weights, geometry, to_device, capacity, page_size=4, kv_format="int8", indexer=True):
-    """The state of a sequence that has not begun, with room for ``capacity`` cells, placed by ``to_device``."""
-    # Rows of scores that are a multiple of 16 bytes: a slot's part of a batch's scores is then aligned.
-    blocks = -(-(capacity // geometry.ratio + 1) // 4) * 4
+def _aligned(count: int) -> int:
+    """``count`` rounded up to whole groups of 16 bytes."""
+    return -(-count // ALIGNED) * ALIGNED
+
+
+def init_state(
+    weights: Mapping[str, Any],
+    geometry: Geometry,
+    to_device: Callable[[Any], Any],
+    capacity: int,
+    page_size: int = 4,
+    kv_format: str = "int8",
+    indexer: bool = True,
+) -> State:
+    """The initial state of a sequence of at most ``capacity`` cells, moved by ``to_device``; without ``indexer`` it has
+    no index."""
+    # The number of blocks is the length of a row of scores.
+    blocks = _aligned(capacity // geometry.ratio + 1)
     index = to_device(Index(blocks, weights["k_idx"], geometry)) if indexer else None
     return State(to_device(PagedKV.new(kv_format, capacity, page_size, geometry)), index)
 
 
-def forward(x, weights, geometry, rows, states, backend, rule="blocks", widest=None, journal=None, together=False):
-    """Append the cells of ``x`` [n, hidden] float32 and answer them; ``states``: one per sequence of ``rows``.
+def forward(
+    x: np.ndarray,
+    weights: Mapping[str, Any],
+    geometry: Geometry,
+    rows: Rows,
+    states: Sequence[State],
+    backend: Any,
+    rule: str = "blocks",
+    dense_width: int | None = None,
+    journal: list | None = None,
+    batched: bool = False,
+) -> np.ndarray:
+    """Append the cells of ``x`` [n, hidden] float32 and attend; returns [n, hidden] float32 and advances the states.
 
-    ``backend`` is a module with the five operations and ``layers``. With ``widest``, a row attends to its last cells,
-    as many as its step's width and at most ``widest``, without an indexer. A list given as ``journal`` gets the raw
-    indexer keys [n, idx_dim] float32, which :func:`replay` takes. ``together``: one selection and one attention for all
-    sequences, else one for each; the bytes are the same.
-    Returns float32 [n, hidden] and advances the states. Raises ValueError when the cells do not fit, when K or V has
-    values that no scale can hold, or when the backend refuses an operation.
+    states       one for every sequence of ``rows``
+    backend      a module with the five operations and ``layers``
+    dense_width  None to select cells. Otherwise a row attends to its last cells without an indexer: as many as the
+                 width in its step record, which is at most ``dense_width``
+    journal      None, or a list to which the raw indexer keys [n, idx_dim] float32 are appended, for :func:`replay`
+    batched      whether one selection and one attention serve all sequences; the bytes are the same
+
+    Raises ValueError when the cells do not fit, when K or V has values that no scale can represent, and when the
+    backend refuses an operation.
     """
     g, n, layers = geometry, len(x), backend.layers
     sizes = 2 * g.n_head * g.head_dim, g.n_head_kv * g.head_dim, g.n_head_kv * g.head_dim, g.idx_heads * g.idx_dim
@@ -96,62 +141,72 @@ def forward(x, weights, geometry, rows, states, backend, rule="blocks", widest=N
     k = layers.rotate(layers.rms_norm(k.reshape(n, g.n_head_kv, g.head_dim), weights["k"], g.eps), rows.table)
     v, raw = _compact(v).reshape(n, g.n_head_kv, g.head_dim), _compact(raw)
     kvs = [state.kv for state in states]
-    _carried_out(backend.append_kv(k, v, kvs, rows.steps, rows.slots), "append_kv")
-    if widest is None:
+    _checked(backend.append_kv(k, v, kvs, rows.steps, rows.slots), "append_kv")
+    if dense_width is None:
         q_idx = layers.rms_norm(q_idx.reshape(n, g.idx_heads, g.idx_dim), weights["q_idx"], g.eps)
         if journal is not None:
             journal.append(raw)
-        ids = _select(layers.rotate(q_idx, rows.table), raw, g, rows, states, backend, rule, together)
+        ids = _select(layers.rotate(q_idx, rows.table), raw, g, rows, states, backend, rule, batched)
     else:
-        ids = layers.last_cells(rows.steps, widest)
-    if together or len(kvs) == 1:
-        out = _carried_out(backend.attend(q, kvs, ids, rows.steps, rows.slots), "attend")
+        ids = layers.last_cells(rows.steps, dense_width)
+    if batched or len(kvs) == 1:
+        out = _checked(backend.attend(q, kvs, ids, rows.steps, rows.slots), "attend")
     else:
         out = np.empty_like(q)
-        for mine, kv in zip(rows.spans, kvs, strict=True):
-            _carried_out(backend.attend(q[mine], kv, ids[mine], rows.steps[mine], None, out[mine]), "attend")
+        for span, kv in zip(rows.spans, kvs, strict=True):
+            _checked(backend.attend(q[span], kv, ids[span], rows.steps[span], None, out[span]), "attend")
     out = layers.sigmoid_gate(out, gate)
     return layers.linear(out.reshape(n, g.n_head * g.head_dim), weights["out"])
 
 
-def _compact(x):
-    """``x`` as what appends takes: C-contiguous."""
+def _compact(x: np.ndarray) -> np.ndarray:
+    """``x`` in C order, as the append operations require."""
     return x if x.flags.c_contiguous else x.copy()
 
 
-def _carried_out(result, operation):
-    """``result``, unless it says that the operation was refused: a model has no other schedule to fall back on."""
+def _checked(result: Any, operation: str) -> Any:
+    """``result`` of an operation. Raises ValueError when it is False, the sign of a refusal: a model has no other
+    schedule to use."""
     if result is False:
         raise ValueError(f"{operation}: the backend refuses this geometry or K/V format")
     return result
 
 
-def _select(q_idx, raw, geometry, rows, states, backend, rule, together):
-    """Append the raw keys and select: ids [n, max_width and up to 3 more, -1] int32."""
+def _select(
+    q_idx: np.ndarray,
+    raw: np.ndarray,
+    geometry: Geometry,
+    rows: Rows,
+    states: Sequence[State],
+    backend: Any,
+    rule: str,
+    batched: bool,
+) -> np.ndarray:
+    """Append the raw indexer keys and select cells: ids [n, max_width rounded up to 16 bytes] int32, -1 after the
+    last."""
     n, blocks = len(raw), {state.index.max_blocks for state in states}
-    # Rows of ids that are a multiple of 16 bytes: a sequence's part is then aligned.
-    ids = np.empty_like(rows.steps, shape=(n, -(-geometry.max_width // 4) * 4))
-    together = together and len(states) > 1 and len(blocks) == 1
-    scores = np.empty_like(q_idx, shape=(n, *blocks)) if together else None
-    for mine, state in zip(rows.spans, states, strict=True):
-        steps, queries = rows.steps[mine], q_idx[mine]
-        _carried_out(backend.append_index(raw[mine], steps, state.index), "append_index")
-        if together:
-            _carried_out(backend.block_scores(queries, state.index, steps, scores[mine]), "block_scores")
+    ids = np.empty_like(rows.steps, shape=(n, _aligned(geometry.max_width)))
+    batched = batched and len(states) > 1 and len(blocks) == 1
+    scores = np.empty_like(q_idx, shape=(n, *blocks)) if batched else None
+    for span, state in zip(rows.spans, states, strict=True):
+        steps, queries = rows.steps[span], q_idx[span]
+        _checked(backend.append_index(raw[span], steps, state.index), "append_index")
+        if scores is not None:
+            _checked(backend.block_scores(queries, state.index, steps, scores[span]), "block_scores")
             continue
-        if rows.host is not None and rows.host[mine][-1, 2] <= geometry.top_blocks:
-            # Every cell is selected: no score can change that.
-            own = np.zeros_like(queries, shape=(len(queries), max(1, int(rows.host[mine][-1, 2]))))
+        if rows.host_steps is not None and rows.host_steps[span][-1, 2] <= geometry.top_blocks:
+            # All cells are selected whatever their scores, so the scores need not be computed.
+            own = np.zeros_like(queries, shape=(len(queries), max(1, int(rows.host_steps[span][-1, 2]))))
         else:
             own = np.empty_like(queries, shape=(len(queries), state.index.max_blocks))
-            _carried_out(backend.block_scores(queries, state.index, steps, own), "block_scores")
-        _carried_out(backend.select(own, steps, ids[mine], rule=rule, geometry=geometry), "select")
-    if together:
-        _carried_out(backend.select(scores, rows.steps, ids, rule=rule, geometry=geometry), "select")
+            _checked(backend.block_scores(queries, state.index, steps, own), "block_scores")
+        _checked(backend.select(own, steps, ids[span], rule=rule, geometry=geometry), "select")
+    if scores is not None:
+        _checked(backend.select(scores, rows.steps, ids, rule=rule, geometry=geometry), "select")
     return ids
 
 
-def replay(raw, steps, state, backend):
-    """Append the raw indexer keys of rows of an earlier call to ``state``, whose tail is that from before the call. K/V
-    stay as the call wrote them."""
-    _carried_out(backend.append_index(raw, steps, state.index), "append_index")
+def replay(raw: np.ndarray, steps: np.ndarray, state: State, backend: Any) -> None:
+    """Append the raw indexer keys of rows of an earlier call to ``state``, whose tail was restored to that before the
+    call. K/V stay as the call wrote them."""
+    _checked(backend.append_index(raw, steps, state.index), "append_index")

@@ -1,13 +1,13 @@
-"""The whole text model in the exact arithmetic: int8 weights and K/V, the same bytes in chunks, windows and batches.
+"""The whole text model over a backend's operations, and its exact arithmetic: int8 weights and K/V.
 
-Source: design section 4; formulas as ``reference/model/text_model.py``. A call takes rows of one sequence or of
-several, those of one sequence standing together: a row's bytes depend on its own sequence's earlier rows alone, so no
-cut of a prompt into chunks, no window and no batch changes a byte. Which backend computes changes nothing either.
+Source: design section 4; formulas as ``reference/model/text_model.py``. A run takes rows of one or several sequences;
+the rows of one sequence are consecutive. In the exact arithmetic a row's bytes depend on the earlier rows of its own
+sequence alone. So they are the same in chunks, windows and batches, and on every backend.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,98 +15,54 @@ from qsa.reference import exact
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import RULES, step_records
 from qsa.reference.layers.functions import part
+from qsa.reference.model.config import Config
 from qsa.reference.model.mtp import NORMS
 from qsa.reference.model.text_model import Model, check_tensors, shapes
 
 from . import ple, qsa, weights
 from . import streams as hyper
 from .layer import Layer
-from .mtp import WINDOW, Draft
-
-
-@dataclass
-class State:
-    """What one sequence leaves behind: ``n``, the tokens so far; per layer the state of its attention
-    (deltanet.State or qsa.State) and of its PLE (ple.State, None where there is none)."""
-
-    n: int
-    attention: list
-    ple: list
-
-    def advance(self, ids):
-        """Advance what is kept on the host by the tokens ``ids`` [n] int64."""
-        for ple_state in self.ple:
-            if ple_state is not None:
-                ple_state.remember(ids)
-        self.n += len(ids)
-
-    def overwritten(self):
-        """The arrays that a row changes for good: recurrent memories, convolutions' inputs, PLE's ids, the indexer's
-        tails. What else a row writes (K/V, pooled keys) is written again by the row that takes its place."""
-        for attention, ple_state in zip(self.attention, self.ple, strict=True):
-            if isinstance(attention, qsa.State):
-                yield attention.index.tail
-            else:
-                yield from (attention.memory, attention.past)
-            if ple_state is not None:
-                yield from (ple_state.tokens, ple_state.past)
-
-    def snapshot(self):
-        """What :meth:`restore` needs to take back every row run from now on."""
-        return self.n, [array.copy() for array in self.overwritten()]
-
-    def restore(self, snapshot):
-        """Back to where ``snapshot`` was taken."""
-        self.n = snapshot[0]
-        for array, earlier in zip(self.overwritten(), snapshot[1], strict=True):
-            array[...] = earlier
-
-
-class Inputs(NamedTuple):
-    """What a run computes from: ``ids`` [n] int64 of all sequences; ``ngrams``, a layer -> the rows [n, heads] int64 of
-    its PLE's table; ``rows``. Made on the host by :meth:`TextModel.inputs`."""
-
-    ids: np.ndarray
-    ngrams: dict
-    rows: qsa.Rows
-
-    def placed(self, to_device):
-        """The same with all arrays moved by ``to_device``."""
-        ngrams = {layer: to_device(rows) for layer, rows in self.ngrams.items()}
-        return Inputs(to_device(self.ids), ngrams, self.rows.placed(to_device))
-
-
-class Output(NamedTuple):
-    """``x`` [n, hidden], the mixed rows that the head reads, and ``streams`` [n, hc_count, hidden], the final residual
-    streams, which the draft layer reads. float32."""
-
-    x: np.ndarray
-    streams: np.ndarray
+from .mtp import DRAFT_WINDOW, Draft
+from .state import Inputs, Output, State
 
 
 class TextModel(ABC):
-    """A text model over a backend's operations; an arithmetic says how it stores weights and which K/V it takes.
+    """A text model over a backend's operations. A subclass says how its arithmetic stores weights and which K/V formats
+    it supports.
 
-    config       ``reference.Config``; head_dim must be a multiple of 64, the indexer's dim of 32
-    tensors      name -> array of any float dtype or QuantisedLinear; names of ``model.shapes``
-    rule         selection rule, ``blocks`` or ``cells``
-    draft_norm   ``whole`` or ``streams``, see ``reference/model/mtp.py``
-    draft_window cells the draft layer attends to
-    backend      the five operations and ``layers``
+    config        ``reference.Config``; head_dim must be a multiple of 64, the indexer's dim of 32
+    tensors       name -> array of any float dtype or QuantisedLinear; the names are those of
+                  ``reference.model.text_model.shapes``
+    rule          selection rule, ``blocks`` or ``cells``
+    draft_norm    ``whole`` or ``streams``, see ``reference/model/mtp.py``
+    draft_window  number of latest cells that the draft layer attends to
+    backend       the five operations and ``layers``
 
-    ``stored`` are the tensors as the arithmetic keeps them, ``draft`` the draft layer (mtp.Draft) or None;
-    ``batch_windows``, to be set: whether a run of several sequences selects and attends once for all of them.
+    ``stored``: the tensors as the arithmetic stores them. ``draft``: the draft layer (:class:`~qsa.model.Draft`), or
+    None. ``batch_windows``: set it to True to select and attend once for all sequences of a run.
 
-    Where the backend has ``to_device``, weights and states lie on its device, and so do the arrays that a run returns;
-    ids, their n-grams and step records are made on the host.
+    When the backend has ``to_device``, weights, states and the arrays that a run returns are on its device; ids, their
+    n-grams and step records are made on the host.
+
     Raises ValueError when a tensor is missing, extra, misshapen or not finite, when a stored hash constant is not the
-    derived one, on an unknown rule or norm, or on sizes outside the arithmetic.
+    derived one, on an unknown rule or norm, and on sizes outside the arithmetic.
     """
 
-    arithmetic, kv_formats = None, ()
-    """Name of the arithmetic, and the K/V formats that it takes: a subclass's own."""
+    arithmetic: str = ""
+    """Name of the arithmetic; set by the subclass."""
+    kv_formats: tuple[str, ...] = ()
+    """K/V formats that the arithmetic supports; set by the subclass."""
 
-    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, *, backend):
+    def __init__(
+        self,
+        config: Config,
+        tensors: Mapping[str, Any],
+        rule: str = "blocks",
+        draft_norm: str = "whole",
+        draft_window: int = DRAFT_WINDOW,
+        *,
+        backend: Any,
+    ) -> None:
         for name, value, allowed in (("rule", rule, RULES), ("draft_norm", draft_norm, NORMS)):
             if value not in allowed:
                 raise ValueError(f"{name} = {value!r}: allowed are {', '.join(allowed)}")
@@ -118,7 +74,7 @@ class TextModel(ABC):
         self.config, self.geometry, self.rule, self.backend = config, config.geometry, rule, backend
         self.draft_norm = draft_norm
         self.stored = self.store(tensors)
-        self.to_device = getattr(backend, "to_device", _stays)
+        self.to_device = getattr(backend, "to_device", _unchanged)
         forms = weights.placed(weights.runtime_tensors(self.stored), self.to_device)
         self.batch_windows = False
         self.embedding = backend.layers.load_table(forms["model.embed_tokens.weight"])
@@ -130,25 +86,33 @@ class TextModel(ABC):
         ]
         self.draft = Draft(self, part(forms, "mtp."), draft_norm, draft_window) if has_draft else None
 
+    @property
+    def draft_layer(self) -> Draft:
+        """The draft layer. Raises ValueError when the model has none."""
+        if self.draft is None:
+            raise ValueError("draft: the model has no draft layer")
+        return self.draft
+
     @classmethod
-    def from_model(cls, model, **options):
-        """From a float64 ``reference.Model``, whose weights are quantised; ``options`` go to the constructor."""
+    def from_model(cls, model: Model, **options: Any) -> "TextModel":
+        """The model of the weights of a float64 ``reference.Model``; ``options`` are those of the constructor."""
         return cls(model.config, model.tensors, **{"rule": model.rule} | options)
 
     @staticmethod
     @abstractmethod
-    def store(tensors):
-        """The tensors (name -> array) as this arithmetic keeps them. Raises ValueError naming one that it cannot."""
+    def store(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors (name -> array) as this arithmetic stores them. Raises ValueError that names a tensor it cannot
+        store."""
 
-    def dequantised(self):
-        """The float64 ``reference.Model`` of the very weights that are multiplied here."""
+    def dequantised(self) -> Model:
+        """The float64 ``reference.Model`` of exactly the weights that are multiplied here."""
         tensors = weights.dequantise_tensors(self.stored)
         return Model(self.config, tensors, self.rule, self.draft_norm)
 
-    def init_state(self, capacity, page_size=4, kv_format="int8"):
-        """The state of a sequence that has not begun, with room for ``capacity`` tokens.
+    def init_state(self, capacity: int, page_size: int = 4, kv_format: str = "int8") -> State:
+        """The initial state of a sequence of at most ``capacity`` tokens, in pages of ``page_size`` cells.
 
-        Raises ValueError on a K/V format that the arithmetic does not take.
+        Raises ValueError on a K/V format that the arithmetic does not support.
         """
         if kv_format not in self.kv_formats:
             allowed = ", ".join(self.kv_formats)
@@ -156,99 +120,122 @@ class TextModel(ABC):
         states = [layer.init_state(self.to_device, capacity, page_size, kv_format) for layer in self.layers]
         return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
 
-    check_ids = Model.check_ids
+    def check_ids(self, ids: Any) -> np.ndarray:
+        """``ids`` as int64 [n]. Raises ValueError unless they are a non-empty row of integers in the vocabulary."""
+        return Model.check_ids(self, ids)  # type: ignore[arg-type]
 
-    def logits(self, x):
-        """float32 [n, vocab_size] of mixed rows ``x`` [n, hidden]."""
+    def logits(self, x: Any) -> Any:
+        """Logits float32 [n, vocab_size] of output rows ``x`` [n, hidden]."""
         return self.backend.layers.linear(x, self.head)
 
-    def forward(self, ids, state):
-        """Continue one sequence by ``ids`` [n]. Returns logits [n, vocab_size] float32 and :class:`Output`; advances
-        ``state``. Raises ValueError as :meth:`run`."""
+    def forward(self, ids: Any, state: State) -> tuple[Any, Output]:
+        """Continue one sequence by ``ids`` [n]; advances ``state``.
+
+        Returns logits [n, vocab_size] float32 and the :class:`Output`. Raises ValueError as :meth:`run`.
+        """
         output = self.run([ids], [state])
         return self.logits(output.x), output
 
-    def run(self, ids, states, journal=None):
-        """Continue several sequences, each of ``states`` by its entry of ``ids`` (a row of integers).
+    def run(self, ids: Sequence[Any], states: Sequence[State], journal: list | None = None) -> Output:
+        """Continue several sequences; advances the states.
 
-        Returns :class:`Output` of all rows, sequence after sequence; advances the states. An empty list given as
-        ``journal`` gets what :meth:`replay` needs.
-        Raises ValueError on bad ids, a state given twice or rows beyond a state's capacity, and changes nothing then;
-        also when K or V has values that no scale can hold, with the states advanced in part.
+        ids      for every sequence its next token ids
+        states   for every sequence its state
+        journal  None, or an empty list that receives what :meth:`replay` needs
+
+        Returns the :class:`Output` of all rows, sequence after sequence. Raises ValueError, and changes nothing, on bad
+        ids, on a state given twice, and on rows beyond a state's capacity. Raises ValueError also when K or V has
+        values that no scale can represent; the states are then advanced in part.
         """
         inputs = self.inputs(ids, states)
         output = self.compute(inputs.placed(self.to_device), states, journal)
         if journal is not None:
             journal.append(inputs.ids)
-        for mine, state in zip(inputs.rows.spans, states, strict=True):
-            state.advance(inputs.ids[mine])
+        for span, state in zip(inputs.rows.spans, states, strict=True):
+            state.advance(inputs.ids[span])
         return output
 
-    def inputs(self, ids, states):
-        """:class:`Inputs` of a run, on the host; the states stay as they are. Arguments and errors as :meth:`run`."""
+    def inputs(self, ids: Sequence[Any], states: Sequence[State]) -> Inputs:
+        """The :class:`Inputs` of a run, on the host. Arguments and errors are those of :meth:`run`; the states do not
+        change."""
         if len(ids) != len(states) or len({id(state) for state in states}) != len(states):
             raise ValueError(f"ids, states: {len(ids)} and {len(states)}: one row of ids for every state, each its own")
-        ids = [self.check_ids(one) for one in ids]
-        for one, state in zip(ids, states, strict=True):
-            room = min((s.kv.capacity for s in state.attention if isinstance(s, qsa.State)), default=None)
-            if room is not None and state.n + len(one) > room:
-                raise ValueError(f"ids: {state.n} + {len(one)} tokens: the state holds {room}")
-        counts = [len(one) for one in ids]
+        sequences = [self.check_ids(tokens) for tokens in ids]
+        for tokens, state in zip(sequences, states, strict=True):
+            capacity = min((s.kv.capacity for s in state.attention if isinstance(s, qsa.State)), default=None)
+            if capacity is not None and state.n + len(tokens) > capacity:
+                raise ValueError(f"ids: {state.n} + {len(tokens)} tokens: the state holds {capacity}")
+        counts = [len(tokens) for tokens in sequences]
         rows = qsa.rows_of([state.n for state in states], counts, self.geometry, self.rule)
-        ids = np.concatenate(ids)
+        all_ids = np.concatenate(sequences)
         ngrams = {
-            index: ple.table_rows(
-                ids, list(zip(rows.spans, (s.ple[index] for s in states), strict=True)), self.config, layer.ple_index
-            )
+            index: ple.table_rows(all_ids, _ple_spans(rows.spans, states, index), self.config, layer.ple_index)
             for index, layer in enumerate(self.layers)
             if layer.ple
         }
-        return Inputs(ids, ngrams, rows)
+        return Inputs(all_ids, ngrams, rows)
 
-    def compute(self, inputs, states, journal=None):
-        """What :meth:`run` does on the device: :class:`Output` of ``inputs``, which lie there. Of the states it
-        advances all but what :meth:`State.advance` does; ``journal`` gets the layers' entries."""
+    def compute(self, inputs: Inputs, states: Sequence[State], journal: list | None = None) -> Output:
+        """The part of :meth:`run` that runs on the device, where the arrays of ``inputs`` are.
+
+        It advances the states except for what :meth:`State.advance` does. A ``journal`` receives the layers' entries.
+        """
         embedded = self.backend.layers.embed(inputs.ids, self.embedding)
         streams = np.repeat(embedded[:, None], self.config.hc_count, axis=1)
         for index, layer in enumerate(self.layers):
-            own = [s.attention[index] for s in states], [s.ple[index] for s in states]
+            attention, ple_states = [s.attention[index] for s in states], [s.ple[index] for s in states]
             options = self.rule, self.batch_windows, journal
-            streams = layer.forward(streams, inputs.ngrams.get(index), inputs.rows, *own, *options)
+            streams = layer.forward(streams, inputs.ngrams.get(index), inputs.rows, attention, ple_states, *options)
         return Output(hyper.mix(streams, self.mixer, self.config, self.backend.layers)[0], streams)
 
-    def replay(self, journal, rows, state):
-        """Advance ``state``, restored to where it was before a :meth:`run`, by the first rows of its sequence there.
+    def replay(self, journal: list, rows: slice, state: State) -> None:
+        """Advance ``state``, restored to its snapshot before a :meth:`run`, by its first rows in that run.
 
-        journal  the list that the run filled: what every layer stored, then the ids
-        rows     slice of the run's rows: the sequence's first ones, one or more
+        journal  the list that the run filled: the layers' entries, then the ids
+        rows     slice of the run's rows: the first rows of the sequence, at least one
 
-        The bytes are those of running these rows alone; nothing but recurrences and indexer keys is computed again.
+        The bytes are those of running these rows alone. Only recurrences and indexer keys are computed again.
         """
         count = rows.stop - rows.start
         steps = step_records(range(state.n, state.n + count), self.rule, self.geometry)
         self.recompute(journal, rows, self.to_device(steps), state)
         state.advance(journal[-1][rows])
 
-    def recompute(self, journal, rows, steps, state):
-        """What :meth:`replay` does on the device; ``steps``: the rows' step records, there."""
+    def recompute(self, journal: list, rows: slice, steps: Any, state: State) -> None:
+        """The part of :meth:`replay` that runs on the device, where ``steps``, the rows' step records, are."""
         entries = iter(journal)
         for layer, attention, ple_state in zip(self.layers, state.attention, state.ple, strict=True):
             layer.replay(entries, rows, steps, attention, ple_state)
 
 
-def _stays(x):
-    """The placing of a backend whose arrays are the host's."""
+def _ple_spans(spans: Sequence[slice], states: Sequence[State], index: int) -> list[tuple[slice, Any]]:
+    """(rows, state of the PLE of layer ``index``) of every sequence."""
+    return [(span, state.ple[index]) for span, state in zip(spans, states, strict=True)]
+
+
+def _unchanged(x: Any) -> Any:
+    """The transfer to the device of a backend whose arrays are on the host."""
     return x
 
 
 class ExactModel(TextModel):
-    """A text model in the exact arithmetic: weights are quantised here unless they come so; K/V have integer codes.
+    """A text model in the exact arithmetic. Weights are quantised, unless they are quantised already, and K/V have
+    integer codes.
 
-    ``backend``: this package, or ``qsa.kernels.cpu``. Arguments and errors as :class:`TextModel`.
+    ``backend``: ``qsa.reference.exact``, ``qsa.kernels.cpu`` or ``qsa.kernels.cuda``. Arguments and errors are those of
+    :class:`TextModel`.
     """
 
     arithmetic, kv_formats = "exact", EXACT_FORMATS
     store = staticmethod(weights.quantise_tensors)
 
-    def __init__(self, config, tensors, rule="blocks", draft_norm="whole", draft_window=WINDOW, backend=exact):
+    def __init__(
+        self,
+        config: Config,
+        tensors: Mapping[str, Any],
+        rule: str = "blocks",
+        draft_norm: str = "whole",
+        draft_window: int = DRAFT_WINDOW,
+        backend: Any = exact,
+    ) -> None:
         super().__init__(config, tensors, rule, draft_norm, draft_window, backend=backend)

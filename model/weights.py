@@ -1,10 +1,13 @@
-"""Weights of the exact arithmetic: which tensors are int8, which stay float32, and the forms in which layers use them.
+"""Weights of the exact arithmetic: which tensors are int8, which stay float32, and the forms that layers use.
 
 Every matrix is a :class:`QuantisedLinear`: projections, experts, router, streams' mixes, head, and the two tables
 (embedding and n-grams), whose rows are looked up. What multiplies element by element stays float32: norms, convolution
 taps, A_log, dt_bias. The router is int8 like any other matrix: its fixed-point rows and exact sums leave the weights'
 own rounding as its only error, and one operation fewer has to be exact. The hash constants stay int64.
 """
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,19 +16,19 @@ from qsa.reference.exact.scalar import exp
 from qsa.reference.model.checkpoint import INTEGERS
 
 PLAIN = "dt_bias", "linear_attn.norm.weight"
-"""Endings of the float32 tensors that are used as they are."""
+"""Endings of the names of float32 tensors that layers use unchanged."""
 
 PIECE = 1 << 22
-"""Weights quantised at a time: a table, or the experts of a layer, may be larger than memory in float32."""
+"""Weights quantised at a time: a table, or the experts of a layer, may not fit into memory in float32."""
 
 
-def plain(name, shape):
-    """Whether the tensor stays float32: what multiplies element by element."""
+def plain(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether the tensor stays float32, because it multiplies element by element."""
     return len(shape) == 1 or name.endswith("conv1d.weight")
 
 
-def _quantised(tensor):
-    """``tensor`` [..., out, in] of any float dtype, or rows behind an index as a checkpoint's shards are."""
+def _quantised(tensor: Any) -> QuantisedLinear:
+    """Quantise ``tensor`` [..., out, in]: an array of any float dtype, or the Shards of a checkpoint."""
     rows, size = tensor.shape[0], int(np.prod(tensor.shape[1:], dtype=np.int64))
     codes = np.empty(tensor.shape, np.int8)
     scale = np.empty((*tensor.shape[:-1], -(-tensor.shape[-1] // GROUP)), np.float16)
@@ -36,8 +39,8 @@ def _quantised(tensor):
     return QuantisedLinear(codes, scale)
 
 
-def _checked(name, tensor):
-    """A tensor that comes quantised. Raises ValueError when its codes or scales are not those of the arithmetic."""
+def _checked(name: str, tensor: QuantisedLinear) -> QuantisedLinear:
+    """``tensor``, which is quantised already. Raises ValueError when its codes or scales are malformed."""
     codes, scale = tensor
     if plain(name, codes.shape):
         raise ValueError(f"tensor {name}: int8 codes: it multiplies element by element and must be float")
@@ -50,8 +53,8 @@ def _checked(name, tensor):
     return tensor
 
 
-def finite(name, tensor):
-    """``tensor`` as float32. Raises ValueError where it is not finite."""
+def finite(name: str, tensor: Any) -> np.ndarray:
+    """``tensor`` as float32. Raises ValueError when a value is not finite."""
     with np.errstate(over="ignore"):
         values = np.asarray(tensor, np.float32)
     if not np.isfinite(values).all():
@@ -59,13 +62,13 @@ def finite(name, tensor):
     return values
 
 
-def quantise_tensors(tensors):
+def quantise_tensors(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """The tensors of a checkpoint (name -> array) as the exact arithmetic stores them.
 
-    name -> :class:`QuantisedLinear`, float32 or int64 array. One that is quantised already stays as it is.
-    Raises ValueError naming the tensor where a weight is not finite or too large, or what comes quantised is malformed.
+    Returns name -> :class:`QuantisedLinear`, float32 or int64 array; a QuantisedLinear is kept. Raises ValueError that
+    names the tensor when a weight is not finite or too large, or a QuantisedLinear is malformed.
     """
-    stored = {}
+    stored: dict[str, Any] = {}
     for name, tensor in tensors.items():
         if isinstance(tensor, QuantisedLinear):
             stored[name] = _checked(name, tensor)
@@ -81,15 +84,15 @@ def quantise_tensors(tensors):
     return stored
 
 
-def dequantise_tensors(stored):
-    """What :func:`quantise_tensors` stores as plain arrays (name -> float32 or int64 array) of the same values."""
+def dequantise_tensors(stored: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The tensors of :func:`quantise_tensors` as plain arrays (name -> float32 or int64 array) of the same values."""
     return {
         name: dequantise(tensor) if isinstance(tensor, QuantisedLinear) else tensor for name, tensor in stored.items()
     }
 
 
-def runtime_tensors(stored):
-    """Stored tensors in the forms that layers use (name -> array); matrices and tables stay as they are.
+def runtime_tensors(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Stored tensors in the forms that layers use (name -> array); matrices and tables are unchanged.
 
     A norm's weight becomes its factor 1 + w, rounded once (DeltaNet's output norm: w itself); conv1d's [channels, 1,
     kernel] becomes taps [kernel, channels]; A_log becomes ``rate`` = exp(A_log).
@@ -107,9 +110,12 @@ def runtime_tensors(stored):
     return forms
 
 
-def placed(forms, to_device):
-    """Runtime forms whose float32 tensors that multiply element by element are moved by ``to_device``, but for the norm
-    of indexer keys, which a host's Index holds. Matrices and tables are moved by ``load_linear`` and ``load_table``."""
+def placed(forms: Mapping[str, Any], to_device: Callable[[Any], Any]) -> dict[str, Any]:
+    """Runtime forms in which ``to_device`` has moved the tensors that multiply element by element.
+
+    The norm of indexer keys stays on the host, since an Index is made with it there. Matrices and tables are moved by
+    ``load_linear`` and ``load_table``.
+    """
     return {
         name: to_device(form)
         if plain(name, form.shape) and not name.endswith((*INTEGERS, "indexer.k_layernorm.weight"))

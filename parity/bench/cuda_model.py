@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from qsa.engine import load_model
-from qsa.engine.device_sampling import Draw
+from qsa.engine.device_sampling import DrawParameters
 from qsa.engine.graph_runner import make_runner
 from qsa.engine.slot import Slot
 from qsa.engine.window import run_window
@@ -59,7 +59,7 @@ class ModelBench:
     def _run(self, rows: int, slots: int, drawn: bool) -> list[Any]:
         """Parts of a window of ``rows`` rows of each of the first slots, all of them kept; with greedy draws or not."""
         mine, ids = self.slots[:slots], [self.ids(rows) for _ in range(slots)]
-        draws = [Draw(GREEDY, own[1:].tolist(), 0, 0, slot.n) for own, slot in zip(ids, mine, strict=True)]
+        draws = [DrawParameters(GREEDY, own[1:].tolist(), 0, 0, slot.n) for own, slot in zip(ids, mine, strict=True)]
         parts = run_window(self.runner, ids, mine, draws if drawn else None)
         for part in parts:
             error = part if isinstance(part, Exception) else part.error
@@ -127,7 +127,7 @@ def time_windows(figures: script.Figures, device: ModelBench, host: ModelBench, 
     """Rates of windows on the device and on the CPU, of drafts, and of windows of several slots."""
     for rows in ROWS:
         add(figures, f"CUDA: windows/s, {rows} rows", device.rate(turns, rows))
-        program = next(reversed(device.runner.calls.values())).program
+        program = next(reversed(device.runner.graphs.values())).program
         add(figures, f"CUDA: device ms of a window, {rows} rows", replay_ms(program))
         add(figures, f"CPU: windows/s, {rows} rows", host.rate(max(10, turns // 20), rows))
     device.drafts(3)

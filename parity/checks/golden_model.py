@@ -16,9 +16,8 @@ from qsa.engine import Drafting, Engine, Request
 from qsa.engine.load import BACKENDS, load_model
 from qsa.golden.families import text
 from qsa.kernels import cpu
-from qsa.model.float_model import FloatModel
+from qsa.model import ExactModel, FloatModel
 from qsa.model.generate import Text
-from qsa.model.text_model import ExactModel
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV

@@ -100,7 +100,7 @@ class Scripted:
     def __init__(self, tokens: np.ndarray, prompt: int, kind: str, vocabulary: int) -> None:
         self.tokens, self.prompt, self.kind, self.vocabulary = tokens.tolist(), prompt, kind, vocabulary
 
-    def catch_up(self, kept: Any) -> None:
+    def on_commit(self, committed: Any) -> None:
         """Does nothing: the drafter has no state."""
 
     def propose(self, requests: list[Any]) -> list[Proposal]:
@@ -109,7 +109,7 @@ class Scripted:
         for each in requests:
             done = len(each.request.sequence) - self.prompt
             proposal = Proposal()
-            for position in range(done, min(done + each.count, len(self.tokens))):
+            for position in range(done, min(done + each.max_drafts, len(self.tokens))):
                 token = self.tokens[position]
                 if self.kind == "wrong" or (self.kind == "mixed" and position % 3 == 2):
                     token = (token + 1) % self.vocabulary

@@ -52,7 +52,7 @@ class Prompter:
     def __init__(self, truth, vocab):
         self.truth, self.vocab = truth, vocab
 
-    def catch_up(self, kept):
+    def on_commit(self, kept):
         pass
 
     def propose(self, asked):

@@ -10,8 +10,7 @@ from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels import cuda as backend
 from qsa.kernels.cuda.toolchain.host import launches
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, FloatModel
 from qsa.reference.model.random_model import random_model, random_tensors
 
 pytestmark = pytest.mark.gpu

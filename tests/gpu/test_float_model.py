@@ -7,7 +7,7 @@ from cases.model_cases import GOLDEN_CONFIG
 from qsa.engine import Drafting, generate
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model.float_model import FloatModel
+from qsa.model import FloatModel
 from qsa.reference.model.random_model import random_tensors
 
 pytestmark = pytest.mark.gpu

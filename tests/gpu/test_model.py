@@ -11,7 +11,7 @@ from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels import cuda as backend
 from qsa.kernels.switches import override
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel
 from qsa.reference.model.random_model import random_model
 
 pytestmark = pytest.mark.gpu

@@ -9,13 +9,13 @@ import pytest
 from cases.draw_cases import JOBS, LEFT, Told, Watching
 from cases.model_cases import NARROW_CONFIG
 from qsa.engine import sampling
-from qsa.engine.device_sampling import Draw, draw_arrays
+from qsa.engine.device_sampling import DrawParameters, draw_arrays
 from qsa.engine.request import Request
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu, ops
 from qsa.kernels.cpu.sampler import sample
 from qsa.kernels.cuda import simulator
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel
 from qsa.reference.exact.sampler import NOT_FINITE, Constants
 from qsa.reference.model.random_model import random_model
 from qsa.reference.sampler import GREEDY, Sampling
@@ -113,7 +113,8 @@ def test_a_batch_in_the_simulator(told, on_device):
 
 def test_rows_of_a_window_draw_after_the_drafts_before_them():
     """The third row's history ends with both drafts; a slot without a draw has rows that are not in use."""
-    draws = [Draw(GREEDY, [5, 6, 7, 8], 2, 9, 40), None, Draw(Sampling(top_k=3), [1] * 17, 17, 2**64 - 1, 0)]
+    first = DrawParameters(GREEDY, [5, 6, 7, 8], 2, 9, 40)
+    draws = [first, None, DrawParameters(Sampling(top_k=3), [1] * 17, 17, 2**64 - 1, 0)]
     got = draw_arrays(draws, [3, 2, 1])
     assert got["history"].shape == (3, 32) and got["history"][0, :5].tolist() == [5, 6, 7, 8, 0]
     assert got["slots"].tolist() == [0, 0, 0, 1, 1, 2] and got["lengths"].tolist() == [2, 3, 4, 0, 0, 17]

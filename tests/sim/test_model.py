@@ -13,8 +13,7 @@ from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.cuda import simulator
 from qsa.kernels.switches import override
-from qsa.model import qsa
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, qsa
 from qsa.reference.model.random_model import random_model
 
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend"
@@ -154,10 +153,10 @@ def test_a_call_whose_slots_have_new_arrays_is_made_anew_and_a_bad_one_changes_n
 
 def test_no_more_calls_are_kept_than_asked_for(model):
     other = ExactModel(model.config, model.stored, backend=Counting())
-    story = Story(other, 1, 64, runner=GraphRunner(other, most=2))
+    story = Story(other, 1, 64, runner=GraphRunner(other, max_graphs=2))
     for rows in (1, 2, 3, 1):
         story.window((rows,))
-    assert len(story.runner.calls) == 2
+    assert len(story.runner.graphs) == 2
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -1,4 +1,4 @@
-"""Small exact models for tests of the engine, and drafters that do as they are told."""
+"""Small exact models for tests of the engine, and drafters with scripted drafts."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from qsa.engine.draft import Proposal
 from qsa.engine.runner import Runner
 from qsa.engine.window import run_window
 from qsa.kernels import cpu
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel
 from qsa.reference.exact import sampler
 from qsa.reference.sampler import DRAFTER
 from support.exact_models import small_model
@@ -36,47 +36,49 @@ def plain(ids, max_tokens, **options):
 
 
 class Scripted:
-    """Drafts the true continuation, wrong at the draft places in ``wrong`` (counted over the whole text), and rests
-    every ``rest``-th time. ``truth``: prompt tuple -> the text that follows it."""
+    """Drafts the true continuation, ``truth``: prompt tuple -> the text that follows it. The tokens at the indices in
+    ``wrong`` of that text are drafted wrong, and every ``rest``-th proposal is empty."""
 
     def __init__(self, truth, wrong=(), rest=0):
-        self.truth, self.wrong, self.rest, self.calls, self.kept = truth, set(wrong), rest, 0, []
+        self.truth, self.wrong, self.rest, self.calls, self.committed = truth, set(wrong), rest, 0, []
 
-    def catch_up(self, kept):
-        self.kept += [(one.request, one.start, len(one.next_ids)) for one in kept]
+    def on_commit(self, committed):
+        self.committed += [(rows.request, rows.start, len(rows.next_ids)) for rows in committed]
 
-    def propose(self, asked):
+    def propose(self, requests):
         self.calls += 1
-        return [self._one(one) for one in asked]
+        return [self._proposal(draft_request) for draft_request in requests]
 
-    def _one(self, asked):
+    def _proposal(self, draft_request):
         proposal = Proposal()
         if self.rest and self.calls % self.rest == 0:
             return proposal
-        done = len(asked.request.tokens)
-        for place, token in enumerate(self.truth[tuple(asked.request.ids)][done : done + asked.count], done):
-            proposal.add((token + 1) % VOCAB if place in self.wrong else token)
+        request, done = draft_request.request, len(draft_request.request.tokens)
+        truth = self.truth[tuple(request.ids)][done : done + draft_request.max_drafts]
+        for index, token in enumerate(truth, done):
+            proposal.add((token + 1) % VOCAB if index in self.wrong else token)
         return proposal
 
 
 class Mirror:
-    """Drafts what the model itself says, in a fork of the slot, from the model's own list: nothing is ever rejected."""
+    """Drafts the model's own next tokens, from a fork of the slot and the model's own distribution, so that no draft is
+    rejected."""
 
     def __init__(self, model):
         self.runner = Runner(model)
 
-    def catch_up(self, kept):
+    def on_commit(self, committed):
         pass
 
-    def propose(self, asked):
-        return [self._one(*one) for one in asked]
+    def propose(self, requests):
+        return [self._proposal(*draft_request) for draft_request in requests]
 
-    def _one(self, request, slot, count):
+    def _proposal(self, request, slot, count):
         proposal, fork = Proposal(), slot.fork()
         history = list(request.sequence)
         for _ in range(count):
-            part = run_window(self.runner, [history[-1:]], [fork])[0]
-            ids, masses = sampler.distribution(part.logits[0], history, request.sampling)
+            result = run_window(self.runner, [history[-1:]], [fork])[0]
+            ids, masses = sampler.distribution(result.logits[0], history, request.sampling)
             purpose = DRAFTER if request.acceptance == "rejection" else sampler.PICK
             u = sampler.uniform(request.seed, len(history) - 1, purpose)[0]
             token = int(ids[sampler.draw(masses, u)])

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from qsa.engine import Sampling
-from qsa.engine import memory as room
 from qsa.parity.commands.generate import SAMPLING
 from qsa.reference.exact.sampler import constants
 from support.command_models import make, make_undrafted, run
@@ -94,7 +93,7 @@ GENERATE = {
 
 @pytest.mark.parametrize(("arguments", "message"), GENERATE.values(), ids=GENERATE)
 def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, arguments, message):
-    monkeypatch.setattr(room, "host_bytes", lambda: 2**34)
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2**34)
     code, out, err = run(capsys, "generate", "--model", folder, "--backend", "cpu", *arguments)
     assert (code, out) == (2, "") and message in err
     last = err.splitlines()[-1]

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from qsa.engine import memory as room
-from qsa.engine import score
+from qsa.engine import memory, score
 from qsa.engine.load import load_model
 from support.command_models import PROMPT, make, run
 from support.exact_models import SMALL_CONFIG
@@ -43,7 +42,7 @@ SCORE = {
 @pytest.mark.parametrize(("arguments", "message"), SCORE.values(), ids=SCORE)
 def test_score_says_on_one_line_what_cannot_be(capsys, folder, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(room, "host_bytes", lambda: 2**34)
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2**34)
     (tmp_path / "one.txt").write_text("a")
     (tmp_path / "text.txt").write_text("a" * 40)
     (tmp_path / "words.txt").write_text("1 two 3")

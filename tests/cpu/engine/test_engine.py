@@ -51,7 +51,7 @@ def test_the_text_is_that_of_the_plainest_loop(model, single, chain):
 @pytest.mark.parametrize("chain", [None, HOT, PENALISED], ids=["greedy", "hot", "penalised"])
 @pytest.mark.parametrize("spec, chunk, page_size", [(2, 1, 4), (4, 7, 64), (8, 1000, 1)])
 def test_windows_chunks_and_pages_change_neither_text_nor_state(model, single, chain, spec, chunk, page_size):
-    """Known faults A17, A18, C6. Drafts right and wrong at every place of a window, some windows without drafts."""
+    """Known faults A17, A18, C6. Drafts right and wrong at every row of a window, some windows without drafts."""
     tokens, digest = single[chain]
     drafter = Scripted({IDS: tokens}, wrong=range(2, 40, 5), rest=6)
     engine = Engine(model, 1, 90, page_size, chunk=chunk, drafter=drafter)
@@ -134,8 +134,8 @@ def test_every_row_of_a_window_has_its_history(model, acceptance, temperature):
 def test_stop_tokens_end_a_text_wherever_they_stand_in_a_window(model, single):
     """The stop token is emitted; drafts accepted behind it are not, and leave no trace."""
     tokens, _ = single[None]
-    for place in range(3, 11):
-        stop = tokens[place]
+    for index in range(3, 11):
+        stop = tokens[index]
         first = tokens.index(stop)
         digests = set()
         for drafter, drafting in ((None, None), (Scripted({IDS: tokens}), Drafting(8))):
@@ -166,14 +166,21 @@ def test_statistics_tell_what_happened(model, single):
     drafter = Scripted({IDS: single[None][0]}, wrong=(2,))
     request, *_ = finished(Engine(model, 1, 90, chunk=20, drafter=drafter), max_tokens=10, drafting=DRAFTED)
     counts = request.statistics
-    # The windows emit tokens 1 and 2, the wrong draft's place; 3 to 6; 7 to 9, for which two drafts are enough.
+    # The windows emit tokens 1 and 2, where the draft was wrong; 3 to 6; 7 to 9, for which two drafts are enough.
     assert (counts.prompt_tokens, counts.tokens, counts.rounds) == (45, 10, 3)
     assert (counts.drafted, counts.accepted, counts.rejected, counts.rollbacks) == (8, 6, 2, 1)
     assert counts.tokens_per_round == 3 and counts.acceptance == 0.75
     assert counts.prompt_seconds > 0 and counts.ms_per_round == pytest.approx(1000 * counts.decode_seconds / 3)
     assert counts.tokens_per_second == pytest.approx(9 / counts.decode_seconds)
-    # The drafter has heard of every cell, once, in order: chunk by chunk, then window by window.
-    assert [(start, rows) for _, start, rows in drafter.kept] == [(0, 20), (20, 20), (40, 5), (45, 2), (47, 4), (51, 3)]
+    # The drafter was given every cell once, in order: chunk by chunk, then window by window.
+    assert [(start, rows) for _, start, rows in drafter.committed] == [
+        (0, 20),
+        (20, 20),
+        (40, 5),
+        (45, 2),
+        (47, 4),
+        (51, 3),
+    ]
 
 
 def test_nothing_is_asked_that_cannot_be(model):

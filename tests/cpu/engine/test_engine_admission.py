@@ -1,4 +1,4 @@
-"""A slot that cannot be made ready fails the request that would have had it, and nobody else."""
+"""A slot that cannot be reset fails the request that would have had it, and no other request."""
 
 import pytest
 
@@ -9,7 +9,7 @@ TEXTS = [tuple(prompt(n, seed=n)) for n in (30, 21, 17, 25)]
 
 
 def failing_reset(monkeypatch, slot, error, times=1):
-    """The next resets of ``slot`` stop half way."""
+    """Make the next ``times`` resets of ``slot`` raise ``error`` after they have changed a part of its state."""
     reset, left = slot.reset, [times]
 
     def failing(window=None):
@@ -22,22 +22,22 @@ def failing_reset(monkeypatch, slot, error, times=1):
     monkeypatch.setattr(slot, "reset", failing)
 
 
-@pytest.mark.parametrize("place, times", [(0, 1), (1, 1), (1, 2)])
-def test_a_request_whose_slot_cannot_be_reset_fails(monkeypatch, place, times):
+@pytest.mark.parametrize("index, times", [(0, 1), (1, 1), (1, 2)])
+def test_a_request_whose_slot_cannot_be_reset_fails(monkeypatch, index, times):
     engine, error = Engine(engine_model(), 2, 80), RuntimeError("no device today")
-    failing_reset(monkeypatch, engine.slots[place], error, times)
+    failing_reset(monkeypatch, engine.slots[index], error, times)
     requests = [engine.submit(list(ids), 9, drafting=DRAFTED) for ids in TEXTS]
     engine.step()
-    failed = requests[place : place + times]
-    assert all(one.status == "failed" and one.error is error and one.slot is None for one in failed)
-    assert not any(engine.cancel(one) for one in failed)
+    failed = requests[index : index + times]
+    assert all(request.status == "failed" and request.error is error and request.slot is None for request in failed)
+    assert not any(engine.cancel(request) for request in failed)
     engine.run()
-    for ids, one in zip(TEXTS, requests, strict=True):
-        if one not in failed:
-            assert one.status == "finished" and one.tokens == plain(ids, 9).tokens
-    again = engine.submit(list(TEXTS[place]), 9)
+    for ids, request in zip(TEXTS, requests, strict=True):
+        if request not in failed:
+            assert request.status == "finished" and request.tokens == plain(ids, 9).tokens
+    again = engine.submit(list(TEXTS[index]), 9)
     engine.run()
-    assert again.tokens == plain(TEXTS[place], 9).tokens
+    assert again.tokens == plain(TEXTS[index], 9).tokens
 
 
 def test_an_interrupt_of_an_admission_goes_through(monkeypatch):

@@ -13,8 +13,7 @@ from qsa.engine import Drafting, Engine, Sampling
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model import qsa
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, qsa
 from support.engine_models import POISON, Scripted, engine_model, poisoned_model, prompt
 from support.exact_models import small_model
 
@@ -66,9 +65,9 @@ class Watched:
     def step(self):
         before = {request: len(request.tokens) for request in self.jobs}
         gained = [request for request in self.engine.step() if request in self.jobs]
-        assert {one for one in self.jobs if len(one.tokens) > before[one]} == set(gained)
-        active = [one for one in self.jobs if one.status in ("prompt", "decoding")]
-        assert len({one.slot for one in active}) == len(active) <= len(self.engine.slots)
+        assert {request for request in self.jobs if len(request.tokens) > before[request]} == set(gained)
+        active = [request for request in self.jobs if request.status in ("prompt", "decoding")]
+        assert len({request.slot for request in active}) == len(active) <= len(self.engine.slots)
         for request in gained:
             tokens, digest = alone(self.jobs[request])
             assert request.tokens == tokens[: len(request.tokens)]
@@ -77,10 +76,10 @@ class Watched:
                 assert self.engine.slots[request.slot].digest(draft=False) == digest
                 self.finished += 1
 
-    def cancel(self, place):
-        going = [one for one in self.jobs if not one.ended]
-        if going:
-            request = going[place % len(going)]
+    def cancel(self, index):
+        running = [request for request in self.jobs if not request.ended]
+        if running:
+            request = running[index % len(running)]
             assert self.engine.cancel(request) and request.status == "cancelled"
 
     def run(self):
@@ -126,7 +125,7 @@ def test_a_switch_is_followed_from_the_next_step_on():
     model = ExactModel.from_model(small_model(draft=True), backend=backend)
     watched = Watched(Engine(model, 2, 80, drafter=scripted()))
     requests = [watched.submit(job) for job in (0, 2)]
-    while any(one.status != "decoding" for one in requests):
+    while any(request.status != "decoding" for request in requests):
         watched.step()
     seen = []
     for together in (False, True, False, True):
@@ -146,30 +145,30 @@ def test_a_long_prompt_does_not_stop_the_texts_beside_it():
     before = len(text.tokens)
     for _ in range(20):
         engine.step()
-    assert reading.read == 100 and len(text.tokens) == before + 10
+    assert reading.prefilled == 100 and len(text.tokens) == before + 10
     other = engine.submit(prompt(150), 2)
     engine.cancel(text)
     again = engine.submit(prompt(20), 1)
     engine.step()
     assert other.status == "prompt" and again.status == "waiting"
     engine.run()
-    assert [one.status for one in (text, reading, other, again)] == ["cancelled"] + ["finished"] * 3
+    assert [request.status for request in (text, reading, other, again)] == ["cancelled"] + ["finished"] * 3
 
 
 def test_slots_share_no_memory():
     """Known fault A13 in the engine's terms: no two slots have a page, an index or a memory in common."""
 
     def arrays(slot):
-        for one in slot.state.attention:
-            if isinstance(one, qsa.State):
-                yield from (one.index.pooled, one.index.tail, one.index.dead)
-        for state in [one for one in slot.state.attention if isinstance(one, qsa.State)] + [slot.draft.state]:
+        qsa_states = [state for state in slot.state.attention if isinstance(state, qsa.State)]
+        for state in qsa_states:
+            yield from (state.index.pooled, state.index.tail, state.index.dead)
+        for state in [*qsa_states, slot.draft.state]:
             yield from (*state.kv.pool.k[1:], *state.kv.pool.v[1:], state.kv.table)
         yield from slot.state.overwritten()
 
     engine = Engine(engine_model(), 3, 40)
-    for one, other in combinations([*engine.slots, engine.slots[0].fork()], 2):
-        assert not any(np.shares_memory(a, b) for a in arrays(one) for b in arrays(other))
+    for slot, other in combinations([*engine.slots, engine.slots[0].fork()], 2):
+        assert not any(np.shares_memory(a, b) for a in arrays(slot) for b in arrays(other))
 
 
 def test_cancelling_at_every_stage():
@@ -179,7 +178,7 @@ def test_cancelling_at_every_stage():
     watched.step()
     watched.step()
     watched.step()
-    assert [one.status for one in (reading, decoding, waiting)] == ["prompt", "decoding", "waiting"]
+    assert [request.status for request in (reading, decoding, waiting)] == ["prompt", "decoding", "waiting"]
     for request in (reading, decoding, waiting):
         assert engine.cancel(request)
     assert engine.cancel(reading) is False and waiting.slot is None
@@ -207,13 +206,13 @@ class NaNLogits(Runner):
 
 
 class Poisonous(Scripted):
-    """Drafts the poison for the requests in ``victims``, and as it is told for the others."""
+    """Drafts the poison for the requests in ``victims``, and the scripted tokens for the others."""
 
     victims = ()
 
-    def _one(self, asked):
-        proposal = super()._one(asked)
-        if asked.request in self.victims and proposal.tokens:
+    def _proposal(self, draft_request):
+        proposal = super()._proposal(draft_request)
+        if draft_request.request in self.victims and proposal.tokens:
             proposal.tokens[-1] = POISON
         return proposal
 
@@ -237,16 +236,16 @@ def test_a_request_that_fails_frees_its_slot_and_harms_nobody(kind, where):
     while victim.status in ("waiting", "prompt"):
         watched.step()
     if where == "decoding":
-        # As if the model had said it.
+        # As if the model had drawn it.
         victim.sequence[-1] = victim.tokens[-1] = POISON
     watched.run()
     assert watched.finished == 5
     if kind == "K/V without a scale" and where != "prompt":
-        # Those beside it heard of it.
-        told = [one for one in watched.jobs if one.statistics.reruns]
-        assert told and all("finite" in str(one.window_error) for one in told)
+        # The requests in the same window ran again.
+        rerun = [request for request in watched.jobs if request.statistics.reruns]
+        assert rerun and all("finite" in str(request.window_error) for request in rerun)
     else:
-        assert not any(one.statistics.reruns for one in watched.jobs)
+        assert not any(request.statistics.reruns for request in watched.jobs)
     if where == "draft":
         # The row of a draft that is not taken may be anything.
         plain = Engine(engine_model(), 1, 80)
@@ -276,7 +275,7 @@ def test_an_interrupt_ends_what_was_being_served_and_nothing_else():
     with pytest.raises(KeyboardInterrupt):
         watched.engine.step()
     runner.armed = False
-    failed = [one for one in (first, *others) if one.status == "failed"]
+    failed = [request for request in (first, *others) if request.status == "failed"]
     assert len(failed) == 1 and isinstance(failed[0].error, KeyboardInterrupt)
     del watched.jobs[failed[0]]
     watched.run()

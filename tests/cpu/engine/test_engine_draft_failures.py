@@ -1,4 +1,4 @@
-"""Drafters and draft layers that fail: it costs drafts, and nothing else."""
+"""Drafters and draft layers that fail: their failures cost drafts and nothing else."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from qsa.engine import Engine, Sampling
 from qsa.engine.draft import Proposal
 from qsa.kernels import cpu
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel
 from support.engine_models import DRAFTED, VOCAB, engine_model, plain, prompt
 from support.exact_models import small_model
 
@@ -20,10 +20,10 @@ def model():
 
 
 class Careless:
-    """A drafter that does what it likes."""
+    """A drafter with the given methods, which need not keep to the protocol."""
 
-    def __init__(self, say, hear=lambda kept: None):
-        self.propose, self.catch_up = say, hear
+    def __init__(self, propose, on_commit=lambda committed: None):
+        self.propose, self.on_commit = propose, on_commit
 
 
 def _fails(_):
@@ -34,25 +34,25 @@ def _fails(_):
     "drafter",
     [
         Careless(_fails),
-        Careless(lambda asked: [Proposal() for _ in asked], _fails),
-        Careless(lambda asked: []),
-        Careless(lambda asked: [None for _ in asked]),
-        Careless(lambda asked: [Proposal(["word"], [None]) for _ in asked]),
+        Careless(lambda requests: [Proposal() for _ in requests], _fails),
+        Careless(lambda requests: []),
+        Careless(lambda requests: [None for _ in requests]),
+        Careless(lambda requests: [Proposal(["word"], [None]) for _ in requests]),
     ],
-    ids=["propose", "catch_up", "too few", "none", "no ids"],
+    ids=["propose", "on_commit", "too few", "none", "no ids"],
 )
 def test_whatever_a_drafter_raises_costs_drafts_alone(model, drafter):
     engine = Engine(model, 2, 90, drafter=drafter)
     requests = [engine.submit(list(IDS), 12, drafting=DRAFTED), engine.submit(list(IDS), 12)]
     engine.run()
-    assert [one.tokens for one in requests] == [plain(IDS, 12).tokens] * 2
+    assert [request.tokens for request in requests] == [plain(IDS, 12).tokens] * 2
     assert requests[0].statistics.draft_failures > 0 and requests[0].draft_error is not None
     assert requests[1].statistics.draft_failures == 0 and requests[0].statistics.drafted == 0
 
 
 @pytest.mark.parametrize("listed", [([3, 3], [1, 1]), ([3], [0.5]), ([3, 4], [1]), "list"])
 def test_so_does_a_list_that_is_none(model, listed):
-    engine = Engine(model, 1, 90, drafter=Careless(lambda asked: [Proposal([3], [listed])]))
+    engine = Engine(model, 1, 90, drafter=Careless(lambda requests: [Proposal([3], [listed])]))
     options = {"sampling": HOT, "seed": 1, "drafting": DRAFTED}
     request = engine.submit(list(IDS), 5, acceptance="rejection", **options)
     other = engine.submit(list(IDS), 5, **options)
@@ -63,7 +63,7 @@ def test_so_does_a_list_that_is_none(model, listed):
 
 @pytest.mark.parametrize("junk", [[VOCAB], [-1], [3] * 20, [3, VOCAB, 3]])
 def test_drafts_that_are_no_tokens_or_too_many_are_left_out(model, junk):
-    engine = Engine(model, 1, 90, drafter=Careless(lambda asked: [Proposal(junk, [None] * len(junk))]))
+    engine = Engine(model, 1, 90, drafter=Careless(lambda requests: [Proposal(junk, [None] * len(junk))]))
     request = engine.submit(list(IDS), 12, drafting=DRAFTED)
     engine.run()
     assert request.tokens == plain(IDS, 12).tokens
@@ -99,14 +99,14 @@ def test_a_draft_layer_that_fails_in_one_slot_drafts_on_in_the_other(what, cell)
     other = tuple(prompt(31, seed=12))
     requests = [engine.submit(list(ids), 16, drafting=DRAFTED) for ids in (IDS, other)]
     engine.run()
-    assert [one.tokens for one in requests] == [plain(ids, 16).tokens for ids in (IDS, other)]
-    bad, good = (one.statistics for one in requests)
+    assert [request.tokens for request in requests] == [plain(ids, 16).tokens for ids in (IDS, other)]
+    bad, good = (request.statistics for request in requests)
     assert good.draft_failures == 0 and good.drafted >= 15
-    # A NaN inside the prompt is in a row that nobody asks.
+    # A NaN inside the prompt is in a row whose logits are not used.
     assert (bad.draft_failures > 0) == (what == "raises" or cell >= 44)
     if what == "raises" and cell <= 44:
-        # Without that cell every later draft would be another one than the layer's: there are none.
-        assert bad.drafted == 0 and bad.draft_failures == 1 and engine.slots[0].draft.lost
+        # Without that cell every later draft would differ from the layer's own, so nothing is drafted.
+        assert bad.drafted == 0 and bad.draft_failures == 1 and engine.slots[0].draft.incomplete
     failing.victim = None
     again = engine.submit(list(IDS), 16, drafting=DRAFTED)
     engine.run()

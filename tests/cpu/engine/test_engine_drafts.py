@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Engine, Sampling, Slot, sampling
-from qsa.engine import kv_state as cells
-from qsa.engine.draft import Asked, Kept, LayerDrafter, Proposal
+from qsa.engine import Drafting, Engine, Sampling, Slot, draft_cache, sampling
+from qsa.engine.draft import CommittedRows, DraftRequest, LayerDrafter, Proposal
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
@@ -33,7 +32,7 @@ def request_of(model, ids, tokens, **options):
     sequence = [*ids, *tokens]
     output = runner.run([sequence[:-1]], [slot])
     request.tokens, request.sequence = list(tokens), sequence
-    drafter.catch_up([Kept(request, slot, 0, output.streams, sequence[1:])])
+    drafter.on_commit([CommittedRows(request, slot, 0, output.streams, sequence[1:])])
     return request, slot, drafter
 
 
@@ -44,12 +43,12 @@ def by_hand(model, request, slot, count):
     n = len(request.sequence) - 1
     x, own = model.draft.forward(streams, np.array(request.sequence[1:]), [0], [n], [state])
     tokens, shares = [], []
-    for place in range(count):
+    for step in range(count):
         logits = model.logits(x[-1:])[0]
         tokens.append(int(logits.argmax()))
         weight = np.exp(logits.astype(np.float64) - logits.max())
         shares.append(weight[tokens[-1]] / weight.sum())
-        x, own = model.draft.forward(own[-1:], np.array(tokens[-1:]), [n + place], [1], [state])
+        x, own = model.draft.forward(own[-1:], np.array(tokens[-1:]), [n + step], [1], [state])
     return tokens, shares
 
 
@@ -61,9 +60,9 @@ def test_a_chain_is_the_layers_own_loop(window, tokens):
     request, slot, drafter = request_of(model, IDS, plain(IDS, tokens).tokens)
     tokens, shares = by_hand(model, request, slot, 7)
     for _ in range(2):  # A proposal leaves nothing behind.
-        proposal = drafter.propose([Asked(request, slot, 7)])[0]
-        assert proposal.tokens == tokens and proposal.lists == [None] * 7
-    logits = slot.draft.tip[0]
+        proposal = drafter.propose([DraftRequest(request, slot, 7)])[0]
+        assert proposal.tokens == tokens and proposal.distributions == [None] * 7
+    logits = slot.draft.last_output[0]
     assert sampling.probability(logits, tokens[0]) == pytest.approx(shares[0], rel=1e-6)
 
 
@@ -72,8 +71,8 @@ def test_a_draft_is_the_last_one_when_it_is_improbable(model):
     tokens, shares = by_hand(model, request, slot, 7)
     for min_p in (0, 0.5 * min(shares), *(share * 1.001 for share in shares), 1):
         request.drafting = Drafting(8, min_p=min_p)
-        count = next((place for place, share in enumerate(shares, 1) if share < min_p), 7)
-        assert drafter.propose([Asked(request, slot, 7)])[0].tokens == tokens[:count]
+        count = next((length for length, share in enumerate(shares, 1) if share < min_p), 7)
+        assert drafter.propose([DraftRequest(request, slot, 7)])[0].tokens == tokens[:count]
 
 
 @pytest.mark.parametrize("spec, max_t, most", [(1, 8, 0), (4, 8, 3), (8, 3, 2), (8, 8, 7), (8, 1, 0)])
@@ -101,14 +100,14 @@ def test_cells_are_the_same_however_a_text_came_about(model, chunk, windows):
         if keep < rows:
             runner.restore(slot, before)
             runner.replay(journal, slice(0, keep), slot)
-        drafter.catch_up([Kept(request, slot, at, output.streams[:keep], text[at + 1 : at + keep + 1])])
+        drafter.on_commit([CommittedRows(request, slot, at, output.streams[:keep], text[at + 1 : at + keep + 1])])
         at += keep
         assert slot.draft.n == slot.n == at
     whole = Slot(model, 90)
     output = runner.run([text[:at]], [whole])
-    drafter.catch_up([Kept(request, whole, 0, output.streams, text[1 : at + 1])])
+    drafter.on_commit([CommittedRows(request, whole, 0, output.streams, text[1 : at + 1])])
     assert slot.digest() == whole.digest() != whole.digest(draft=False)
-    assert np.array_equal(slot.draft.tip[0], whole.draft.tip[0])
+    assert np.array_equal(slot.draft.last_output[0], whole.draft.last_output[0])
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1000])
@@ -119,24 +118,24 @@ def test_an_engine_tells_the_layer_what_it_read_and_said(model, chunk):
     engine.run()
     _, slot, _ = request_of(model, IDS, request.tokens)
     assert engine.slots[0].digest() == slot.digest()
-    assert np.array_equal(engine.slots[0].draft.tip[0], slot.draft.tip[0])
+    assert np.array_equal(engine.slots[0].draft.last_output[0], slot.draft.last_output[0])
 
 
 def drafts_of(model, capacity=200, **drafting):
     """(drafted tokens in order, digest with cells, text) of a long text."""
     engine = Engine(model, 1, capacity, chunk=33)
-    said, propose = [], engine.drafter.propose
+    drafted, propose = [], engine.drafter.propose
 
-    def heard(asked):
-        proposals = propose(asked)
-        said.extend(proposals[0].tokens)
+    def recorded(requests):
+        proposals = propose(requests)
+        drafted.extend(proposals[0].tokens)
         return proposals
 
-    engine.drafter.propose = heard
+    engine.drafter.propose = recorded
     request = engine.submit(list(prompt(80, seed=8)), 90, drafting=Drafting(4, **drafting))
     engine.run()
     assert request.draft_error is None
-    return said, engine.slots[0].digest(), request.tokens
+    return drafted, engine.slots[0].digest(), request.tokens
 
 
 @pytest.mark.parametrize("page_size", [1, 4, 16])
@@ -144,7 +143,7 @@ def test_a_ring_of_pages_is_as_good_as_all_of_them(monkeypatch, page_size):
     """A window of 16 cells in a text of 169: the pages behind it are used again."""
     model = engine_model(draft_window=16)
     whole = drafts_of(model)
-    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr(draft_cache, "DRAFT_ROWS", 8)
     monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
     slot = Slot(model, 200, page_size)
     assert slot.draft.state.kv.pool.n_pages == -(-24 // page_size) + 1
@@ -168,28 +167,28 @@ class Apart:
 def test_a_fork_and_a_saved_slot_have_the_ring(monkeypatch, backend, extra):
     """Wherever in a page the text stands: the next draft may need a page, or none."""
     model = engine_model(backend, draft_window=16)
-    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr(draft_cache, "DRAFT_ROWS", 8)
     monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
     request, slot, drafter = request_of(model, IDS, prompt(37 + extra, seed=5))
     other = Slot(model, 99, page_size=3)
     other.restore(slot.save())
-    for one in (slot.fork(), other):
-        assert one.digest() == slot.digest()
-        again = drafter.propose([Asked(request, one, 7)])[0]
-        assert again.tokens == drafter.propose([Asked(request, slot, 7)])[0].tokens != []
+    for copied in (slot.fork(), other):
+        assert copied.digest() == slot.digest()
+        again = drafter.propose([DraftRequest(request, copied, 7)])[0]
+        assert again.tokens == drafter.propose([DraftRequest(request, slot, 7)])[0].tokens != []
 
 
 def test_a_slot_moves_to_a_model_with_a_smaller_window(monkeypatch, model):
     """The last cells are all that has room there, and all that is looked at."""
-    monkeypatch.setattr(cells, "DRAFT_ROWS", 8)
+    monkeypatch.setattr(draft_cache, "DRAFT_ROWS", 8)
     monkeypatch.setattr("qsa.engine.draft.DRAFT_ROWS", 8)
     request, slot, drafter = request_of(model, IDS, prompt(40, seed=5))
     other = Slot(engine_model(draft_window=16), 99, page_size=3)
     other.restore(slot.save())
     slot.draft.window = 16
     assert other.digest() == slot.digest()
-    asked = [Asked(request, one, 7) for one in (slot, other)]
-    assert drafter.propose(asked[:1])[0].tokens == drafter.propose(asked[1:])[0].tokens != []
+    requests = [DraftRequest(request, target, 7) for target in (slot, other)]
+    assert drafter.propose(requests[:1])[0].tokens == drafter.propose(requests[1:])[0].tokens != []
 
 
 def test_capacity_is_no_part_of_a_slot(model):
@@ -221,38 +220,38 @@ def test_a_slot_that_did_not_draft_is_restored_without_drafts(model):
     other = Slot(model, 90)
     other.restore(engine.slots[0].save())
     request, _, drafter = request_of(model, IDS, [1])
-    assert other.draft.lost and drafter.propose([Asked(request, other, 3)])[0] == Proposal()
+    assert other.draft.incomplete and drafter.propose([DraftRequest(request, other, 3)])[0] == Proposal()
     other.reset()
-    assert not other.draft.lost
+    assert not other.draft.incomplete
 
 
 def test_a_slot_that_has_not_begun_drafts_once_it_is_restored(model):
     other = Slot(model, 90)
     other.restore(Slot(model, 50).save())
-    assert other.n == 0 and not other.draft.lost and other.digest() == Slot(model, 90).digest()
+    assert other.n == 0 and not other.draft.incomplete and other.digest() == Slot(model, 90).digest()
 
 
 def test_under_rejection_sampling_drafts_come_from_a_list(model):
     request, slot, drafter = request_of(model, IDS, [4, 7], sampling=HOT, acceptance="rejection", seed=9)
-    proposal = drafter.propose([Asked(request, slot, 5)])[0]
-    ids, masses = sampler.distribution(slot.draft.tip[0], request.sequence, HOT)
+    proposal = drafter.propose([DraftRequest(request, slot, 5)])[0]
+    ids, masses = sampler.distribution(slot.draft.last_output[0], request.sequence, HOT)
     u = sampler.uniform(9, len(request.sequence) - 1, DRAFTER)[0]
     assert proposal.tokens[0] == ids[sampler.draw(masses, u)]
-    for token, (ids, masses) in zip(proposal.tokens, proposal.lists, strict=True):
+    for token, (ids, masses) in zip(proposal.tokens, proposal.distributions, strict=True):
         assert token in ids and len(ids) == len(masses) == 12
-    greedy = drafter.propose([Asked(request_of(model, IDS, [4, 7])[0], slot, 5)])[0]
-    assert greedy.lists == [None] * 5 and greedy.tokens != proposal.tokens
+    greedy = drafter.propose([DraftRequest(request_of(model, IDS, [4, 7])[0], slot, 5)])[0]
+    assert greedy.distributions == [None] * 5 and greedy.tokens != proposal.tokens
 
 
 @pytest.mark.parametrize("acceptance, temperature", [("greedy", 0), ("exact_match", 1.3), ("rejection", 0.05)])
 def test_drafts_heed_the_penalties(model, acceptance, temperature):
     """A draft that the penalties forbid, for a token of the text or for an earlier draft, would never be accepted."""
     request, slot, drafter = request_of(model, IDS, [4])
-    first = drafter.propose([Asked(request, slot, 1)])[0].tokens[0]
+    first = drafter.propose([DraftRequest(request, slot, 1)])[0].tokens[0]
     strict = Sampling(temperature=temperature, presence=1e9, last_n=-1)
     options = {"sampling": strict, "acceptance": acceptance}
     request, slot, drafter = request_of(model, (*IDS, first), [4], **options)
-    tokens = drafter.propose([Asked(request, slot, 7)])[0].tokens
+    tokens = drafter.propose([DraftRequest(request, slot, 7)])[0].tokens
     assert len(set(tokens)) == 7 and not set(tokens) & set(request.sequence)
 
 
@@ -269,5 +268,5 @@ def test_draft_attention_takes_the_split_schedule_when_its_switch_is_set(model, 
     )
     with override(split_attn=split):
         request, slot, drafter = request_of(model, IDS, [4])
-        assert len(drafter.propose([Asked(request, slot, 3)])[0].tokens) == 3
+        assert len(drafter.propose([DraftRequest(request, slot, 3)])[0].tokens) == 3
     assert cut == [None, None] + [20 if split else None] * 2

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from qsa.engine import Drafting, Request, Sampling, sampling
-from qsa.engine.draft import Asked, LayerDrafter, Proposal
-from qsa.model.text_model import Output
+from qsa.engine.draft import DraftRequest, LayerDrafter, Proposal
+from qsa.model import Output
 from qsa.reference.exact.sampler import distribution
 from qsa.reference.sampler import GREEDY
 from support.chi_square import chi_square_fails
@@ -17,9 +17,9 @@ VOCAB, TEXT, TRIALS = 4, 3, 5000
 statistic of 5,000 then has a mean of 395 and a standard deviation of 38 (non-central chi-square, 54 degrees of
 freedom), where a right engine stays below 92 in 99.9 % of all cases."""
 MODEL = np.random.default_rng(5).normal(0, 1.2, (VOCAB, VOCAB)).astype(np.float32)
-"""Logits of a Markov model: row i is what it says after token i."""
+"""Logits of a Markov model: row i predicts the token after token i."""
 OWN = (MODEL + np.random.default_rng(6).normal(0, 2.0, MODEL.shape)).astype(np.float32)
-"""What the draft layer says."""
+"""Logits of the draft layer, in the same form."""
 
 OPTIONS = Sampling(temperature=1.1)
 
@@ -34,17 +34,17 @@ class Layer:
         return x
 
 
-def share(token, listed):
+def share(token, distribution):
     """Probability with which a draft was drawn."""
-    ids, masses = listed
+    ids, masses = distribution
     return int(masses[ids == token][0]) / int(masses.sum())
 
 
 def dropped(proposal, floor):
-    """A mistake: an improbable draft is not verified, so that it is judged or not by what it is."""
-    tokens, lists = proposal.tokens, proposal.lists
-    if share(tokens[-1], lists[-1]) < floor:
-        return Proposal(tokens[:-1], lists[:-1])
+    """A mistake: an improbable draft is not verified, so that whether it is judged depends on which token it is."""
+    tokens, distributions = proposal.tokens, proposal.distributions
+    if share(tokens[-1], distributions[-1]) < floor:
+        return Proposal(tokens[:-1], distributions[:-1])
     return proposal
 
 
@@ -57,8 +57,10 @@ def test_a_draft_as_probable_as_the_floor_is_followed_by_another(monkeypatch, op
     """Of four equal tokens each has exactly a quarter."""
     monkeypatch.setitem(globals(), "OWN", np.zeros_like(OWN))
     request = Request([0], 9, options, 1, acceptance, Drafting(4, min_p=floor))
-    slot = SimpleNamespace(draft=SimpleNamespace(tip=(OWN[0], np.zeros((1, 1), np.float32)), lost=False, n=0))
-    assert len(LayerDrafter(Layer()).propose([Asked(request, slot, 3)])[0].tokens) == drafts
+    slot = SimpleNamespace(
+        draft=SimpleNamespace(last_output=(OWN[0], np.zeros((1, 1), np.float32)), incomplete=False, n=0)
+    )
+    assert len(LayerDrafter(Layer()).propose([DraftRequest(request, slot, 3)])[0].tokens) == drafts
 
 
 def emitted(request, proposal, mistake):
@@ -67,7 +69,7 @@ def emitted(request, proposal, mistake):
     last = request.sequence[-1]
     if mistake == "position 0":
         request = Request([last], TEXT, OPTIONS, request.seed, "rejection", request.drafting)
-    return sampling.accept(request, MODEL[[last, *proposal.tokens]], proposal.tokens, proposal.lists)[1]
+    return sampling.accept(request, MODEL[[last, *proposal.tokens]], proposal.tokens, proposal.distributions)[1]
 
 
 CASES = [(0.0, None), (0.35, None), (1.0, None), (0.35, "dropped"), (0.35, "position 0")]
@@ -81,11 +83,14 @@ def test_a_floor_leaves_the_distribution_alone(floor, mistake):
     for seed in range(TRIALS):
         request = Request([0], TEXT, OPTIONS, seed, "rejection", drafting)
         while not request.reason:
-            tip = OWN[request.sequence[-1]], np.zeros((1, 1), np.float32)
-            slot = SimpleNamespace(draft=SimpleNamespace(tip=tip, lost=False, n=len(request.sequence) - 1))
+            output = OWN[request.sequence[-1]], np.zeros((1, 1), np.float32)
+            slot = SimpleNamespace(
+                draft=SimpleNamespace(last_output=output, incomplete=False, n=len(request.sequence) - 1)
+            )
             count = min(drafting.rows, TEXT - len(request.tokens)) - 1
-            proposal = drafter.propose([Asked(request, slot, count)])[0] if count else Proposal()
-            assert all(share(*one) >= floor for one in zip(proposal.tokens[:-1], proposal.lists, strict=False))
+            proposal = drafter.propose([DraftRequest(request, slot, count)])[0] if count else Proposal()
+            drafts = zip(proposal.tokens[:-1], proposal.distributions, strict=False)
+            assert all(share(token, distribution) >= floor for token, distribution in drafts)
             if count and mistake == "dropped":
                 proposal = dropped(proposal, floor)
             lengths.add((count, len(proposal.tokens)))

@@ -8,10 +8,9 @@ from safetensors.numpy import load
 
 from qsa.engine import Slot, identity
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import MADE_BY, pack
+from qsa.engine.serialization import ORIGIN, pack
 from qsa.kernels import cpu
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, FloatModel
 from qsa.reference.exact.layers.linear import QuantisedLinear
 from qsa.reference.model.checkpoint import INTEGERS
 from qsa.reference.model.random_model import random_tensors
@@ -105,13 +104,13 @@ def test_names_and_shapes_count():
 @pytest.mark.parametrize("arithmetic", KIND)
 def test_equal_weights_made_twice_restore_each_others_slots(arithmetic):
     """Also where an array lies otherwise in memory, and in one piece or in several."""
-    one = made(arithmetic)
+    first = made(arithmetic)
     turned = {name: np.asfortranarray(tensor) for name, tensor in tensors().items()}
     other = made(arithmetic, turned)
-    assert identity.identity(one) == identity.identity(other)
+    assert identity.identity(first) == identity.identity(other)
     slot = Slot(other, 20)
-    slot.restore(saved_by(one))
-    assert slot.save() == saved_by(one)
+    slot.restore(saved_by(first))
+    assert slot.save() == saved_by(first)
 
 
 def test_no_cut_into_pieces_changes_a_digest(monkeypatch):
@@ -157,14 +156,14 @@ def test_slots_saved_by_an_earlier_version_are_refused(version):
     """Their identity did not cover all weights: whether they are of this model cannot be known."""
     model = made("exact")
     arrays = load(saved_by(model))
-    del arrays[MADE_BY], arrays["digest"]
+    del arrays[ORIGIN], arrays["digest"]
     earlier = pack(arrays, f"{version} exact int8 {'0' * 32}")
     refused(model, earlier, f"^saved: format version '{version}': only version '3' is read")
 
 
-@pytest.mark.parametrize("maker", ["3 exact int8", "3 exact int8 a b c", "3", "", "3  "])
-def test_so_is_a_maker_that_is_none(maker):
+@pytest.mark.parametrize("origin", ["3 exact int8", "3 exact int8 a b c", "3", "", "3  "])
+def test_so_is_a_malformed_origin(origin):
     model = made("exact")
     arrays = load(saved_by(model))
-    del arrays[MADE_BY], arrays["digest"]
-    refused(model, pack(arrays, maker), "^saved: (format version|no state of a slot)")
+    del arrays[ORIGIN], arrays["digest"]
+    refused(model, pack(arrays, origin), "^saved: (format version|no state of a slot)")

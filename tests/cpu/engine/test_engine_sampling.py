@@ -1,4 +1,4 @@
-"""The engine's acceptance and its drafts are the kernels', and say what the reference says."""
+"""The engine's acceptance and drafts come from the kernels and equal those of the reference."""
 
 import numpy as np
 import pytest
@@ -105,18 +105,18 @@ def test_a_draft_is_the_references(chain, acceptance):
         share = int(masses[ids == token][0]) / int(masses.sum()) if drawn else sampling.probability(row, token)
         for floor, likely in ((0.0, True), (share, True), (min(1.0, np.nextafter(share, 2)), share == 1)):
             request.drafting = Drafting(4, min_p=floor)
-            got, listed, said = sampling.propose(request, row, drafts[:2])
-            assert (got, said) == (token, likely) and (listed is not None) == drawn
+            got, distribution, probable = sampling.propose(request, row, drafts[:2])
+            assert (got, probable) == (token, likely) and (distribution is not None) == drawn
             if drawn:
-                assert np.array_equal(listed[0], ids) and np.array_equal(listed[1], masses)
+                assert np.array_equal(distribution[0], ids) and np.array_equal(distribution[1], masses)
 
 
-def test_without_a_floor_nobody_asks_how_probable_a_draft_is(monkeypatch):
+def test_without_a_floor_no_probability_is_computed(monkeypatch):
     """The share of the best token takes the exponentials of the whole vocabulary."""
-    row, asked = np.random.default_rng(6).normal(0, 1, VOCAB).astype(np.float32), []
+    row, calls = np.random.default_rng(6).normal(0, 1, VOCAB).astype(np.float32), []
     right = sampling.probability
-    monkeypatch.setattr(sampling, "probability", lambda *given: asked.append(given) or right(*given))
+    monkeypatch.setattr(sampling, "probability", lambda *given: calls.append(given) or right(*given))
     for floor in (0, 0.0, 0.5):
         request = Request([0], 9, drafting=Drafting(4, min_p=floor))
         assert sampling.propose(request, row, [])[0] == row.argmax()
-    assert len(asked) == 1
+    assert len(calls) == 1

@@ -6,7 +6,7 @@ from safetensors.numpy import load, save
 
 from qsa.engine import Engine, Slot
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import MADE_BY, pack
+from qsa.engine.serialization import ORIGIN, pack
 from support.engine_models import DRAFTED, engine_model, prompt
 
 CELLS = 45 + 9 - 1
@@ -72,32 +72,32 @@ EDITS = {
 @pytest.mark.parametrize("signed", [False, True], ids=["edited", "signed"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_file_with_other_entries_is_refused(saved, begun, edit, signed):
-    """Edited after it was saved its digest is another one; saved that way by somebody, the entry is named."""
+    """A file edited after it was saved has a wrong digest. Saved again after the edit, the bad entry is named."""
     change, message = EDITS[edit]
     arrays = load(saved)
     if signed:
-        maker = arrays.pop(MADE_BY).tobytes().decode()
+        origin = arrays.pop(ORIGIN).tobytes().decode()
         del arrays["digest"]
-        refused(begun, pack(change(arrays), maker), message)
+        refused(begun, pack(change(arrays), origin), message)
     else:
         refused(begun, save(change(arrays)), "its digest is another one")
 
 
-@pytest.mark.parametrize("name", [MADE_BY, "digest"])
-def test_so_is_one_without_a_maker_or_a_digest(saved, begun, name):
+@pytest.mark.parametrize("name", [ORIGIN, "digest"])
+def test_so_is_one_without_an_origin_or_a_digest(saved, begun, name):
     arrays = load(saved)
     del arrays[name]
-    refused(begun, save(arrays), "no state of a slot: 'made_by'" if name == MADE_BY else "its digest is another one")
+    refused(begun, save(arrays), "no state of a slot: 'made_by'" if name == ORIGIN else "its digest is another one")
 
 
 def test_a_bit_turned_anywhere_is_seen(saved, begun):
     """Of the whole file, its header and the last bytes included."""
     rng = np.random.default_rng(1)
-    places = {*range(16), *range(len(saved) - 16, len(saved)), *rng.integers(0, len(saved), 300).tolist()}
+    offsets = {*range(16), *range(len(saved) - 16, len(saved)), *rng.integers(0, len(saved), 300).tolist()}
     before = begun.digest()
-    for place in sorted(places):
+    for offset in sorted(offsets):
         data = bytearray(saved)
-        data[place] ^= 1 << int(rng.integers(8))
+        data[offset] ^= 1 << int(rng.integers(8))
         with pytest.raises(ValueError, match="saved: "):
             begun.restore(bytes(data))
     assert begun.digest() == before
@@ -110,7 +110,7 @@ def test_what_was_saved_is_what_a_slot_saves_again(saved):
         assert slot.n == CELLS and slot.save() == saved
     # Signed anew without a change it is read too: what the edits above are refused for is the edit.
     arrays = load(saved)
-    maker = arrays.pop(MADE_BY).tobytes().decode()
+    origin = arrays.pop(ORIGIN).tobytes().decode()
     del arrays["digest"]
-    slot.restore(pack(arrays, maker))
+    slot.restore(pack(arrays, origin))
     assert slot.save() == saved

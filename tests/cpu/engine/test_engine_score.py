@@ -38,8 +38,8 @@ def test_scores_are_what_the_logits_say(model, logits):
     "options", [{"window": n} for n in range(1, 8)] + [{"chunk": 1}, {"chunk": 20}, {"chunk": 999}]
 )
 def test_neither_window_nor_chunk_changes_a_byte(model, options):
-    one, other = score(model, IDS), score(model, IDS, **options)
-    assert np.array_equal(one.nll, other.nll) and np.array_equal(one.top, other.top)
+    whole, cut = score(model, IDS), score(model, IDS, **options)
+    assert np.array_equal(whole.nll, cut.nll) and np.array_equal(whole.top, cut.top)
 
 
 @pytest.mark.parametrize("switch", ["split_attn", "batch_qsa_attn"])
@@ -57,9 +57,9 @@ def test_rows_come_piece_by_piece(model, logits):
     pieces = list(teacher_forced(model, IDS, window=5))
     assert [start for start, _ in pieces] == list(range(0, 74, 5))
     assert np.array_equal(np.concatenate([rows for _, rows in pieces]), logits)
-    heard = {}
-    score(model, IDS, window=5, each=lambda start, logs: heard.update({start: logs}))
-    logs = np.concatenate([heard[start] for start in sorted(heard)])
+    pieces_by_start = {}
+    score(model, IDS, window=5, on_result=lambda start, logs: pieces_by_start.update({start: logs}))
+    logs = np.concatenate([pieces_by_start[start] for start in sorted(pieces_by_start)])
     assert np.abs(np.exp(logs).sum(axis=1) - 1).max() < 1e-12
     assert np.array_equal(-logs[np.arange(74), IDS[1:]], score(model, IDS).nll)
 
@@ -79,10 +79,14 @@ class Broken(Runner):
 def test_a_token_that_cannot_run_says_so_wherever_it_stands_in_a_window(options):
     """What comes before its window is scored; it is not the window that is to blame."""
     ids = [*IDS[:12], POISON, *IDS[12:20]]
-    heard = []
+    scored = []
+
+    def on_result(start, logs):
+        scored.extend(range(start, start + len(logs)))
+
     with pytest.raises(ValueError, match="values must be finite"):
-        score(poisoned_model(), ids, each=lambda start, logs: heard.extend(range(start, start + len(logs))), **options)
-    assert heard == list(range(12 // next(iter(options.values())) * next(iter(options.values()))))
+        score(poisoned_model(), ids, on_result=on_result, **options)
+    assert scored == list(range(12 // next(iter(options.values())) * next(iter(options.values()))))
 
 
 def test_what_cannot_be_scored_is_refused(model):

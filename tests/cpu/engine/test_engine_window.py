@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from qsa.engine import Slot
 from qsa.engine.runner import Runner
 from qsa.engine.window import run_window
-from qsa.model import qsa
-from qsa.model.text_model import State
+from qsa.model import State, qsa
 from support.engine_models import VOCAB, engine_model, prompt
 
 START = prompt(41)
@@ -33,9 +32,9 @@ def single_rows(model, n, kv_format="int8"):
     """(slot, logits of its last row) after ``n`` tokens of TEXT one by one."""
     slot, logits = started(model, kv_format=kv_format), None
     for token in TEXT[:n]:
-        part = run_window(Runner(model), [[token]], [slot])[0]
-        part.commit(1)
-        logits = part.logits
+        result = run_window(Runner(model), [[token]], [slot])[0]
+        result.commit(1)
+        logits = result.logits
     return slot, logits
 
 
@@ -48,9 +47,9 @@ def decode(slots, windows):
     runner, at, last = Runner(slots[0].model), 0, None
     for rows, keep in windows:
         ids = TEXT[at : at + keep] + [wrong(token) for token in TEXT[at + keep : at + rows]]
-        for part in run_window(runner, [ids] * len(slots), slots):
-            part.commit(keep)
-            last = part.logits[keep - 1 : keep]
+        for result in run_window(runner, [ids] * len(slots), slots):
+            result.commit(keep)
+            last = result.logits[keep - 1 : keep]
         at += keep
     return at, last
 
@@ -79,13 +78,13 @@ def test_the_same_in_other_formats_and_by_either_rule_for_two_slots_in_one_call(
     assert {slot.digest() for slot in slots} == {single_rows(model, n, kv_format)[0].digest()}
 
 
-@pytest.mark.parametrize("place", range(4), ids=lambda p: f"n%4={(len(START) + p) % 4}")
+@pytest.mark.parametrize("offset", range(4), ids=lambda p: f"n%4={(len(START) + p) % 4}")
 @pytest.mark.parametrize("rows", [6, 8])
-def test_rejected_drafts_leave_no_trace_in_the_open_block(model, place, rows):
-    """Known faults C4, C12, C13: at every place of the block, windows that span two and three blocks, all rejected,
+def test_rejected_drafts_leave_no_trace_in_the_open_block(model, offset, rows):
+    """Known faults C4, C12, C13: at every offset in the block, windows that span two and three blocks, all rejected,
     twice in a row, with the block completed by other tokens afterwards."""
     slot = started(model)
-    n, _ = decode([slot], [(1, 1)] * place + [(rows, 1), (rows, 1), (4, 4)])
+    n, _ = decode([slot], [(1, 1)] * offset + [(rows, 1), (rows, 1), (4, 4)])
     assert slot.digest() == single_rows(model, n)[0].digest()
 
 
@@ -128,13 +127,13 @@ def test_a_row_and_a_fresh_prompt_in_one_call_are_what_they_are_alone(model):
     runner, fresh = Runner(model), prompt(9, seed=4)
     row, window, reading = started(model), started(model, START[:33]), Slot(model, 60)
     ids = [TEXT[:1], [*START[33:36], 5, 6], fresh]
-    parts = run_window(runner, ids, [row, window, reading])
-    for part, keep in zip(parts, (1, 3, 9), strict=True):
-        part.commit(keep)
+    results = run_window(runner, ids, [row, window, reading])
+    for result, keep in zip(results, (1, 3, 9), strict=True):
+        result.commit(keep)
     alone = started(model, fresh), started(model, START[:36])
     assert row.digest() == single_rows(model, 1)[0].digest()
     assert reading.digest() == alone[0].digest() and window.digest() == alone[1].digest()
-    assert np.array_equal(parts[0].logits, single_rows(model, 1)[1])
+    assert np.array_equal(results[0].logits, single_rows(model, 1)[1])
 
 
 def test_a_window_that_fails_leaves_its_neighbours_as_if_it_had_not_been(model):
@@ -142,10 +141,10 @@ def test_a_window_that_fails_leaves_its_neighbours_as_if_it_had_not_been(model):
     full, other = Slot(model, 41, page_size=1), started(model)
     Runner(model).run([START], [full])
     before = full.digest()
-    failed, part = run_window(Runner(model), [TEXT[:4], TEXT[:4]], [full, other])
+    failed, result = run_window(Runner(model), [TEXT[:4], TEXT[:4]], [full, other])
     assert isinstance(failed, ValueError) and "the state holds 41" in str(failed)
     assert full.digest() == before
-    part.commit(2)
+    result.commit(2)
     assert other.digest() == single_rows(model, 2)[0].digest()
 
 
@@ -153,17 +152,17 @@ def test_drafts_that_make_a_window_fail_are_left_out(model):
     """There is room for the row and not for its drafts."""
     slot = Slot(model, 42, page_size=1)
     Runner(model).run([START], [slot])
-    part = run_window(Runner(model), [TEXT[:4]], [slot])[0]
-    part.commit(1)
+    result = run_window(Runner(model), [TEXT[:4]], [slot])[0]
+    result.commit(1)
     alone, logits = single_rows(model, 1)
-    assert slot.digest() == alone.digest() and np.array_equal(part.logits, logits)
+    assert slot.digest() == alone.digest() and np.array_equal(result.logits, logits)
 
 
 @pytest.mark.parametrize("keep", [0, 4, -1])
 def test_commit_refuses_rows_that_are_not_there(model, keep):
-    part = run_window(Runner(model), [TEXT[:3]], [started(model)])[0]
+    result = run_window(Runner(model), [TEXT[:3]], [started(model)])[0]
     with pytest.raises(ValueError, match=f"keep = {keep}: the window has 3 rows"):
-        part.commit(keep)
+        result.commit(keep)
 
 
 def test_a_fork_has_everything_and_shares_nothing(model):
@@ -223,7 +222,7 @@ def test_a_digest_covers_every_part_of_the_state(model):
         array[beyond // 4, :, beyond % 4] += 1
     index.pooled[beyond // 4] += 1
     assert slot.digest() == before
-    cells = [side for one in (kv.pool.k, kv.pool.v) for side in (one.codes[3], one.scale[3])]
+    cells = [side for pool in (kv.pool.k, kv.pool.v) for side in (pool.codes[3], pool.scale[3])]
     for array in (*cells, index.pooled[2], index.dead, *slot.state.overwritten()):
         bytes_ = array.reshape(-1).view(np.uint8)
         bytes_[0] ^= 1

@@ -13,8 +13,7 @@ from qsa.engine.identity import identity
 from qsa.engine.load import load_model, save_quantised
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
+from qsa.model import ExactModel, FloatModel
 from qsa.reference import exact, load_checkpoint
 from qsa.reference.model.random_model import random_tensors
 from support.exact_models import SMALL_CONFIG, round_kv
@@ -71,10 +70,10 @@ def logits(model, ids):
     return model.forward(ids, model.init_state(N))[0]
 
 
-def same_weights(one, other):
-    assert one.keys() == other.keys()
-    for name in one:
-        pair = (x if isinstance(x, tuple) else (x,) for x in (one[name], other[name]))
+def same_weights(first, other):
+    assert first.keys() == other.keys()
+    for name in first:
+        pair = (x if isinstance(x, tuple) else (x,) for x in (first[name], other[name]))
         assert all(np.array_equal(a, b) for a, b in zip(*pair, strict=True)), name
 
 

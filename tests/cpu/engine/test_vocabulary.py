@@ -24,7 +24,7 @@ def test_bytes_come_back_whatever_the_cut(data, step):
 
 def test_a_character_is_written_when_it_is_complete():
     decode = Bytes().decoder()
-    assert [decode([one]) for one in "é€".encode()] == ["", "é", "", "", "€"]
+    assert [decode([byte]) for byte in "é€".encode()] == ["", "é", "", "", "€"]
     assert decode([0xE2]) == "" and decode(None) == "\ufffd"
 
 
@@ -56,7 +56,7 @@ def test_a_checkpoints_own_tokenizer(tokenized):
     ids = words.encode(text.encode())
     assert ids.dtype == np.int64 and len(ids) == len(text.encode()) - 2 - 1 - 2
     decode = words.decoder()
-    pieces = [decode([one]) for one in ids.tolist()]
+    pieces = [decode([token]) for token in ids.tolist()]
     assert "".join(pieces) == text and pieces[0] == "the" and "" in pieces and "\ufffd" not in "".join(pieces)
     assert words.size(ids[1:]) == len(text.encode()) - 3
     with pytest.raises(ValueError, match=r"book\.txt: no UTF-8"):

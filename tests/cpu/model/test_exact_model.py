@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from qsa.model import text_model as exact
-from qsa.model.text_model import ExactModel, TextModel
+from qsa.model import ExactModel, TextModel, qsa
 from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact.layers.linear import QuantisedLinear
 from support.exact_models import SMALL_CONFIG, round_kv, small_model
@@ -28,20 +27,21 @@ def ids():
 
 def arrays_of(state):
     """Every array that a state of a sequence holds."""
-    for one in state.attention + state.ple:
-        if isinstance(one, exact.qsa.State):
-            yield from (one.kv.pool.k.codes, one.kv.pool.k.scale, one.kv.pool.v.codes, one.kv.pool.v.scale)
-            yield from (one.index.tail, one.index.dead, one.index.pooled)
-        elif one is not None:
-            yield from vars(one).values()
+    for layer_state in state.attention + state.ple:
+        if isinstance(layer_state, qsa.State):
+            pool, index = layer_state.kv.pool, layer_state.index
+            yield from (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale)
+            yield from (index.tail, index.dead, index.pooled)
+        elif layer_state is not None:
+            yield from vars(layer_state).values()
 
 
 def run(model, ids, lengths):
     """(logits, streams, state) of a sequence in chunks of ``lengths``."""
     state, logits, streams, begin = model.init_state(N + 3), [], [], 0
     for length in lengths:
-        one, output = model.forward(ids[begin : begin + length], state)
-        logits.append(one)
+        rows, output = model.forward(ids[begin : begin + length], state)
+        logits.append(rows)
         streams.append(output.streams)
         begin += length
     assert begin == len(ids) == state.n
@@ -53,10 +53,10 @@ def whole(model, ids):
     return run(model, ids, [N])
 
 
-def same(one, other):
+def same(first, other):
     """Logits, streams and states of two runs are the same bytes."""
-    assert np.array_equal(bits(one[0]), bits(other[0])) and np.array_equal(bits(one[1]), bits(other[1]))
-    for a, b in zip(arrays_of(one[2]), arrays_of(other[2]), strict=True):
+    assert np.array_equal(bits(first[0]), bits(other[0])) and np.array_equal(bits(first[1]), bits(other[1]))
+    for a, b in zip(arrays_of(first[2]), arrays_of(other[2]), strict=True):
         assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
@@ -87,7 +87,7 @@ def test_other_formats_and_pages_keep_chunks_equal(model, ids, form):
             logits.append(model.forward(ids[begin : begin + length], state)[0])
             begin += length
         outputs.append(np.concatenate(logits))
-    assert all(np.array_equal(bits(outputs[0]), bits(one)) for one in outputs[1:])
+    assert all(np.array_equal(bits(outputs[0]), bits(other)) for other in outputs[1:])
 
 
 def test_a_batch_gives_every_sequence_its_own_bytes(model, ids, whole):
@@ -226,6 +226,14 @@ def test_construction_refuses_what_it_cannot_compute(model):
         ExactModel(model.config, model.stored | {"lm_head.weight": weight})
 
 
+def test_the_draft_layer_of_a_model_without_one_is_an_error(model):
+    assert model.draft_layer is model.draft
+    without = ExactModel.from_model(small_model())
+    assert without.draft is None
+    with pytest.raises(ValueError, match="draft: the model has no draft layer"):
+        _ = without.draft_layer
+
+
 def test_a_text_model_without_an_arithmetic_cannot_be_made(model):
     """Nor one whose class does not say how it stores weights; one that says it gives the exact model's bytes."""
 
@@ -240,5 +248,5 @@ def test_a_text_model_without_an_arithmetic_cannot_be_made(model):
         store = staticmethod(ExactModel.store)
 
     made, ids = Said(model.config, model.stored, backend=model.backend), np.arange(1, 9)
-    logits, expected = (one.forward(ids, one.init_state(8))[0] for one in (made, model))
+    logits, expected = (model.forward(ids, model.init_state(8))[0] for model in (made, model))
     assert np.array_equal(bits(logits), bits(expected))

@@ -11,11 +11,9 @@ import pytest
 from qsa.engine import Drafting, generate, score
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
-from qsa.model import float_layers
+from qsa.model import ExactModel, FloatModel, float_layers
 from qsa.model.arithmetic import Arithmetic
 from qsa.model.float_layers import FloatLayers
-from qsa.model.float_model import FloatModel
-from qsa.model.text_model import ExactModel
 from qsa.reference import Model, exact
 from qsa.reference.exact import layers as exact_layers
 from qsa.reference.model.random_model import random_tensors
@@ -90,8 +88,8 @@ def test_experts_by_gathered_weights_are_the_experts():
     rng, layers = generator(6), FloatLayers()
     x, gate_up, down = (rng.normal(size=size).astype(np.float32) for size in ((5, 48), (7, 2 * 24, 48), (7, 48, 24)))
     ids, shares = layers.route(rng.normal(size=(5, 7)).astype(np.float32), 3)
-    one, other = layers._gathered(x, ids, shares, gate_up, down), layers.experts(x, ids, shares, gate_up, down)
-    assert np.linalg.norm(one - other) <= 1e-6 * np.linalg.norm(other)
+    gathered, looped = layers._gathered(x, ids, shares, gate_up, down), layers.experts(x, ids, shares, gate_up, down)
+    assert np.linalg.norm(gathered - looped) <= 1e-6 * np.linalg.norm(looped)
 
 
 def test_every_function_of_the_array_module_is_also_cupys():
@@ -157,13 +155,13 @@ def test_the_split_switch_differs_by_rounding():
     """Up to 20 chunks of 64 cells a split is a chunk, so it takes more than 1,280 selected cells to hear a difference:
     a sum of partial sums in another order, some 1e-7 of an attention row."""
     config = replace(SMALL_CONFIG, indexer_budget=2048)
-    one = FloatModel(config, random_tensors(config, 3), backend=cpu)
+    model = FloatModel(config, random_tensors(config, 3), backend=cpu)
     ids = (np.random.PCG64(6).random_raw(1400) % np.uint64(97)).astype(np.int64)
     # fp16: an int8 code that falls the other way would be a larger difference than any rounding.
     cuts = [1280, *[8] * 15]
-    plain = run(one, ids, cuts, "fp16")
+    plain = run(model, ids, cuts, "fp16")
     with override(split_attn=True):
-        split = run(one, ids, cuts, "fp16")
+        split = run(model, ids, cuts, "fp16")
     assert np.array_equal(plain[:1280], split[:1280]) and not np.array_equal(plain[1280:], split[1280:])
     off = error(split[1280:], plain[1280:])
     assert np.median(off) <= 2e-6 and off.max() <= 1e-3
@@ -173,11 +171,11 @@ def test_the_split_switch_differs_by_rounding():
 def test_the_split_switch_leaves_prompts_alone():
     """More rows than a window has are a prompt's."""
     config = replace(SMALL_CONFIG, indexer_budget=2048)
-    one = FloatModel(config, random_tensors(config, 3), backend=cpu)
+    model = FloatModel(config, random_tensors(config, 3), backend=cpu)
     ids = (np.random.PCG64(6).random_raw(1400) % np.uint64(97)).astype(np.int64)
-    plain = run(one, ids, [1400], "fp16")
+    plain = run(model, ids, [1400], "fp16")
     with override(split_attn=True):
-        assert np.array_equal(plain, run(one, ids, [1400], "fp16"))
+        assert np.array_equal(plain, run(model, ids, [1400], "fp16"))
 
 
 def test_text_with_drafts_and_rollbacks(model, ids):
@@ -209,8 +207,8 @@ def test_the_switch_does_not_change_a_models_arithmetic(model, reference, ids):
 
 
 def test_a_backend_in_an_arithmetic_is_still_that_backend():
-    one = copy.copy(Arithmetic(cpu, "float"))
-    assert one.select is cpu.select and one.layers is cpu.layers and not hasattr(one, "to_device")
+    backend = copy.copy(Arithmetic(cpu, "float"))
+    assert backend.select is cpu.select and backend.layers is cpu.layers and not hasattr(backend, "to_device")
 
 
 def test_quantised_weights_are_multiplied_as_what_they_stand_for(reference, ids):

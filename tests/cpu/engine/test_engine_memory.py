@@ -1,11 +1,10 @@
-"""Sizes that no machine has memory for: an error that says so, before or instead of a failing allocation."""
+"""Sizes that do not fit into memory: a clear error, before or in place of a failing allocation."""
 
 import re
 
 import pytest
 
-from qsa.engine import Engine, Slot, generate, score
-from qsa.engine import memory as room
+from qsa.engine import Engine, Slot, generate, memory, score
 from qsa.model.qsa import State
 from support.engine_models import engine_model, prompt
 
@@ -14,10 +13,11 @@ TOO_MANY = 2**31
 
 def arrays(state):
     """The arrays of a slot's QSA layers that grow with its size."""
-    for one in state.attention:
-        if isinstance(one, State):
-            pool, index = one.kv.pool, one.index
-            yield from (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale, one.kv.table, index.pooled, index.rope)
+    for layer_state in state.attention:
+        if isinstance(layer_state, State):
+            pool, index = layer_state.kv.pool, layer_state.index
+            yield from (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale)
+            yield from (layer_state.kv.table, index.pooled, index.rope)
 
 
 @pytest.mark.parametrize("kv_format", ["int8", "q4_0", "k8v4"])
@@ -26,7 +26,7 @@ def test_the_bytes_are_those_of_the_arrays(kv_format, page_size):
     model = engine_model()
     slot = Slot(model, 500, page_size, kv_format)
     held = sum(array.nbytes for array in arrays(slot.state))
-    needed = room.slot_bytes(model, 500, page_size, kv_format)
+    needed = memory.slot_bytes(model, 500, page_size, kv_format)
     # An index is made for a multiple of four blocks: at most three more a layer.
     spare = 3 * 4 * (model.geometry.idx_dim + model.geometry.n_rot)
     assert needed <= held <= needed + spare * model.config.layer_types.count("indexed_attention")
@@ -50,9 +50,9 @@ def test_a_text_beyond_a_step_record_is_refused():
 def test_what_the_machine_does_not_have_is_not_asked_of_it(monkeypatch, sizes):
     model = engine_model()
     monkeypatch.setattr(type(model), "init_state", lambda *_: pytest.fail("asked for it"))
-    monkeypatch.setattr(room, "host_bytes", lambda: 2**34)
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2**34)
     page_size = sizes.get("page_size", 4)
-    needed = room.slot_bytes(model, sizes["capacity"], page_size, "int8")
+    needed = memory.slot_bytes(model, sizes["capacity"], page_size, "int8")
     message = f"capacity = {sizes['capacity']}, page_size = {page_size}: a slot takes at least {needed:,} bytes"
     with pytest.raises(ValueError, match=re.escape(f"{message}: this machine has 17,179,869,184")):
         Engine(model, 1, **sizes)
@@ -60,15 +60,15 @@ def test_what_the_machine_does_not_have_is_not_asked_of_it(monkeypatch, sizes):
 
 def test_all_slots_of_an_engine_must_fit(monkeypatch):
     model = engine_model()
-    needed = room.slot_bytes(model, 64, 4, "int8")
-    monkeypatch.setattr(room, "host_bytes", lambda: 3 * needed)
+    needed = memory.slot_bytes(model, 64, 4, "int8")
+    monkeypatch.setattr(memory, "host_bytes", lambda: 3 * needed)
     assert len(Engine(model, 3, 64).slots) == 3
     with pytest.raises(ValueError, match=r"capacity = 64, .* bytes, and slots = 4 times as many: this machine has"):
         Engine(model, 4, 64)
 
 
 def test_the_memory_of_this_machine():
-    assert room.host_bytes() is None or room.host_bytes() > 2**28
+    assert memory.host_bytes() is None or memory.host_bytes() > 2**28
 
 
 class OutOfMemoryError(MemoryError):
@@ -76,18 +76,18 @@ class OutOfMemoryError(MemoryError):
 
 
 @pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
-@pytest.mark.parametrize("place", ["state", "draft"])
-def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, place):
+@pytest.mark.parametrize("allocation", ["state", "draft"])
+def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, allocation):
     model = engine_model()
 
     def fails(*_):
         raise error("no more")
 
-    if place == "state":
+    if allocation == "state":
         monkeypatch.setattr(type(model), "init_state", fails)
     else:
         monkeypatch.setattr("qsa.engine.slot.DraftCells", fails)
-    needed = room.slot_bytes(model, 30, 4, "int8")
+    needed = memory.slot_bytes(model, 30, 4, "int8")
     message = f"capacity = 30, page_size = 4: a slot takes at least {needed:,} bytes: out of memory"
     for make in (
         lambda: Engine(model, 1, 30),
@@ -101,7 +101,7 @@ def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, pl
 def test_a_device_is_asked_whatever_the_host_has(monkeypatch):
     """Its memory is not the host's; its allocator says what is too much."""
     model = engine_model()
-    monkeypatch.setattr(room, "host_bytes", lambda: 1)
+    monkeypatch.setattr(memory, "host_bytes", lambda: 1)
     with pytest.raises(ValueError, match=r"this machine has 1$"):
         Slot(model, 8)
     monkeypatch.setattr(model.backend, "to_device", lambda x: x, raising=False)
