@@ -1,4 +1,4 @@
-"""The simulator's arithmetic instructions: the names and arguments of ``ptx.ARITHMETIC``."""
+"""The simulator's arithmetic instructions, with the names and arguments of ``toolchain/ptx.py``."""
 
 from functools import cache
 
@@ -33,7 +33,7 @@ def _shifts(selector):
 
 
 def join_four(a, b, c, d):
-    """See ``ptx.JOINS``."""
+    """The int64 sum of four int32 digits to the base 256, the lowest first."""
     return a + (b << 8) + (c << 16) + (d << 24)
 
 

@@ -10,10 +10,12 @@ Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels comp
 
 import os
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
 from types import SimpleNamespace
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -227,12 +229,28 @@ def max_clusters(kernel, args, block, shared, cluster):
     return driver.max_clusters(kernel, args, block, shared, cluster, current_device())
 
 
-def compile_ptx(kernel, signature, compute_capability):
-    """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"`` and (major, minor). Needs no
-    GPU."""
+@contextmanager
+def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
+    """Let numba-cuda compile device functions for ``compute_capability``.
+
+    It asks the current device for its capability whenever it compiles a device function, and takes no argument in its
+    place; without a GPU that question fails. Meanwhile the answer is a device of this capability.
+    """
+    asked = _dispatcher.get_current_device
+    device = SimpleNamespace(compute_capability=compute_capability)
+    _dispatcher.get_current_device = lambda: device
+    try:
+        yield
+    finally:
+        _dispatcher.get_current_device = asked
+
+
+def compile_ptx(kernel: Any, signature: str, compute_capability: tuple[int, int]) -> str:
+    """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"``. Needs no GPU.
+
+    Not for several threads at a time: see :func:`_compiling_for`.
+    """
     arguments, _ = sigutils.normalize_signature(signature)
     bounds = kernel.targetoptions.get("launch_bounds")
-    # numba-cuda asks the current device for its capability whenever a device function is compiled.
-    device = SimpleNamespace(compute_capability=compute_capability)
-    with patch.object(_dispatcher, "get_current_device", lambda: device):
+    with _compiling_for(compute_capability):
         return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
