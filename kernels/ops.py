@@ -42,7 +42,7 @@ MAX_SPLITS = 20
 """Splits of one row at most in the split schedule (design section 8)."""
 
 WINDOW_ROWS = 8
-"""Rows of a window: a call of more is a prompt's, which the switch of the split schedule leaves alone (section 8)."""
+"""Rows of a window at most. A call of more rows is a prompt's (section 8)."""
 
 _refusals = Counter()
 _lock = threading.Lock()

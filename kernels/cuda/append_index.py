@@ -6,15 +6,14 @@ every row has read it: after a barrier in a window, which is one thread block, o
 """
 
 from .. import ops
+from ..ops import WINDOW_ROWS
 from .common.checks import check_array
 from .device.containers import DeviceIndex
 from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
+from .toolchain.constants import FULL_WARP, WARP
 from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
 
-WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_index"
-WINDOW = 8
-"""Rows of one thread block, a warp each."""
 
 
 @specialised
@@ -34,7 +33,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
         for i in range(1, per):
             total = libdevice.fadd_rn(total, libdevice.fmul_rn(x[i], x[i]))
         for stride in (16, 8, 4, 2, 1):
-            total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL, total, stride))
+            total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, stride))
         mean = libdevice.fdiv_rn(total, float32(idx_dim))
         root = libdevice.fsqrt_rn(libdevice.fadd_rn(mean, float32(eps)))
         inverse = libdevice.fdiv_rn(float32(1), root)
@@ -46,7 +45,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
             partner = int32(lane - half_lanes)
         for i in range(per):
             x[i] = libdevice.fmul_rn(libdevice.fmul_rn(x[i], inverse), weight[lane * per + i])
-            other = cuda.shfl_sync(FULL, x[i], partner)
+            other = cuda.shfl_sync(FULL_WARP, x[i], partner)
             if partner != lane:
                 place = min(lane, partner) * per + i
                 straight = libdevice.fmul_rn(x[i], rope[place])
@@ -66,7 +65,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
     @kernel()
     def append_index_kernel(raw, steps, tail, dead, pooled, weight, rope, rope0, rows, own_tail):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
-        row = int32(cuda.blockIdx.x * WINDOW + warp)
+        row = int32(cuda.blockIdx.x * WINDOW_ROWS + warp)
         pos = steps[row, 0] if row < rows else int32(-1)
         x = cuda.local.array(per, float32)
         if pos == 0:
@@ -105,7 +104,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
 def fits(geometry):
     """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every place of the tail."""
     per, rest = divmod(geometry.idx_dim, WARP)
-    return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW + 1
+    return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW_ROWS + 1
 
 
 def append_index(raw, steps, index: DeviceIndex):
@@ -126,9 +125,9 @@ def append_index(raw, steps, index: DeviceIndex):
     if not rows:
         return True
     append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
-    window = rows <= WINDOW
+    window = rows <= WINDOW_ROWS
     fields = (index.tail, index.dead, index.pooled, index.weight, index.rope, index.rope0)
-    launch(append, -(-rows // WINDOW), WINDOW * WARP, (raw, steps, *fields, rows, int(window)))
+    launch(append, -(-rows // WINDOW_ROWS), WINDOW_ROWS * WARP, (raw, steps, *fields, rows, int(window)))
     if not window:
         launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, index.tail, rows))
     return True

@@ -11,6 +11,7 @@ from .. import ops
 from .common.checks import check_array, listed
 from .device.containers import CODINGS, SLOT_FIELDS, slot_table
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
+from .toolchain.constants import FULL_WARP, WARP
 from .toolchain.ptx import (
     float_to_half,
     half_to_float,
@@ -24,7 +25,6 @@ from .toolchain.ptx import (
 )
 from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
-WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_kv"
 INT8, Q4_0, FP16 = range(len(CODINGS))
 PAGE_TABLE, PAGE_SIZE, TABLE_SIZE, K_CODING, V_CODING = map(
@@ -38,7 +38,7 @@ def group_max(x, lanes):
     """Largest value over runs of ``lanes`` lanes, a power of two."""
     stride = int32(1)
     while stride < lanes:
-        x = libdevice.fmaxf(x, cuda.shfl_xor_sync(FULL, x, stride))
+        x = libdevice.fmaxf(x, cuda.shfl_xor_sync(FULL_WARP, x, stride))
         stride = int32(stride * 2)
     return x
 
@@ -78,7 +78,7 @@ def build(coding, head_dim):
         while step < WARP:
             for i in range(per):
                 own = x[i]
-                other = cuda.shfl_xor_sync(FULL, own, step)
+                other = cuda.shfl_xor_sync(FULL_WARP, own, step)
                 if lane & step:
                     x[i] = libdevice.fsub_rn(other, own)
                 else:
@@ -109,7 +109,7 @@ def build(coding, head_dim):
             level = libdevice.fadd_rn(libdevice.fmul_rn(x[i], inverse), float32(8.5))
             own = int32(max(0, min(15, trunc_s32(level))))
             # Element j of a group shares a byte with element j + 16, half the group's lanes away.
-            code[i] = int32(own | (cuda.shfl_xor_sync(FULL, own, half_lanes) << 4))
+            code[i] = int32(own | (cuda.shfl_xor_sync(FULL_WARP, own, half_lanes) << 4))
         return scale
 
     @device_function

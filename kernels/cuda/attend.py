@@ -27,16 +27,17 @@ from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
 from ..switches import switches
 from .attend_exact.exchange_scratch import UNSET, words
 from .attend_exact.kernel import build
-from .attend_exact.shared_memory import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
+from .attend_exact.shared_memory import CELLS_OFFSET, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
 from .attend_float.launch import attend_float
 from .common.pools import NAME, checked, pool_fields, sets_of
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, launch, max_clusters, properties
+from .toolchain.constants import MAX_GRID_X
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
 
-CHUNK = 64
+SPLIT_CELLS = 64
 """Cells below which ``split`` cuts a row no further."""
 
 SHARE = 32
@@ -57,8 +58,6 @@ CLUSTER, CLUSTER_SHARE, FEW = 13, 192, 2
 row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6; four rows in clusters of 11 or
 16 15.5 and 15.3, by way of the scratch in 16 blocks 15.3. 192 cells: a tile for each of 12 warps."""
 
-MAX_GRID = (1 << 31) - 1
-
 
 def _parts(kv):
     """Warps that share a product's columns: three, or one where shared memory has no room for their sums."""
@@ -69,7 +68,7 @@ def _parts(kv):
 def _room(kv, parts):
     """Cells that a block holds at most, a multiple of 32."""
     groups = GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]
-    held = (properties().shared_per_block - CELLS - cells_bytes(0, *groups)) // cell_bytes(*groups)
+    held = (properties().shared_per_block - CELLS_OFFSET - cells_bytes(0, *groups)) // cell_bytes(*groups)
     return min(held // SHARE * SHARE, EACH[-1] * 128 * parts)
 
 
@@ -87,7 +86,7 @@ def plan(kvs, rows, cap, schedule, splits=None):
     multiprocessors = properties().multiprocessors
     if schedule == "split":
         if splits is None:
-            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // CHUNK)))
+            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // SPLIT_CELLS)))
     else:
         most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
         splits = max(1, min(multiprocessors // heads, most, -(-cap // SHARE)))
@@ -182,7 +181,7 @@ def attend(
         return refuse(NAME, reason)
     together = 1 if schedule == "step" else rows
     splits = plan(kvs, together, cap, schedule, splits)
-    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID:
+    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID_X:
         return refuse(NAME, "geometry")
     groups = max(GROUPS[one.pool.v.coding] for one in kvs)
     needed = together * call.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0

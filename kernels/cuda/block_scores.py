@@ -14,12 +14,12 @@ captured launch serves every context, and unused capacity costs nothing.
 """
 
 from .. import ops
+from ..ops import WINDOW_ROWS
 from ..switches import switches
 from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
     DIM,
     HEADS,
-    MAX_ROWS,
     THREADS,
     WARPS,
     butterfly,
@@ -28,8 +28,7 @@ from .block_scores_kernels import (
 )
 from .common.checks import check_array, check_schedule
 from .toolchain.compiler import array_module, launch, properties
-
-MAX_GRID_Y = 65535
+from .toolchain.constants import MAX_GRID_YZ
 
 KEYS = 4
 """Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
@@ -43,12 +42,12 @@ memory busy. Newer targets take 71, and would spill to have four."""
 def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
     """Grid (x, y) of ``groups`` row groups: about as many thread blocks of ``warps`` warps as are resident at once."""
     resident = properties().multiprocessors * (warps_resident // warps)
-    return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_Y)
+    return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_YZ)
 
 
 def standing_schedule(rows):
     """The schedule of a call that names none."""
-    if rows > MAX_ROWS:
+    if rows > WINDOW_ROWS:
         return "prompt"
     if switches().scores_transposed:
         return "transposed"
@@ -85,13 +84,13 @@ def block_scores(q_idx, index, steps, out=None, *, schedule=None):
     check_schedule("block_scores", schedule)
     if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
         return ops.refuse("block_scores", "geometry")
-    if schedule in ("multi_query", "transposed") and rows > MAX_ROWS:
+    if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
         return ops.refuse("block_scores", "schedule")
     if out is None:
         out = array_module().full((rows, max_blocks), -float("inf"), "float32")
     if rows == 0:
         return out
-    group = min(rows, MAX_ROWS)
+    group = min(rows, WINDOW_ROWS)
     groups = -(-rows // group)
     arrays = (q_idx, index.pooled, index.dead, steps, out)
     if schedule == "warp":

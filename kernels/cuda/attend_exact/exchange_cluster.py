@@ -14,6 +14,7 @@ A block ends when all that it expects has come, and nothing else is ever sent to
 from qsa.reference.exact.attend import NO_CELL
 
 from ..toolchain.compiler import cuda, device_function, int32, int64, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     fence_mbarrier_init,
     ld_shared_i32,
@@ -30,17 +31,13 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from .outputs import owner_of
-from .query import FULL
-from .shared_memory import BOX_BYTES, HEAD_BYTES, HEADS
+from .shared_memory import BOX_BYTES, HEAD_BYTES, HEADS, SENDER_LANES
 
 KINDS = 5
 """Maxima of a head."""
 
-PIECES = HEADS * BOX_BYTES // 16
+MAXIMA_PIECES = HEADS * BOX_BYTES // 16
 """16-byte pieces of a block's maxima: 8 words a head, of which ``KINDS`` count."""
-
-LANES = 2
-"""Lanes that share the senders of a pair."""
 
 
 @device_function
@@ -64,11 +61,11 @@ def await_bytes(barrier):
 @device_function
 def tell_maxima(box, maxima, split, active, maxima_here, thread):
     """This block's maxima to the boxes, int32 [senders, 12, 8], of all ``active`` blocks: a lane each piece, of 384."""
-    if thread < active * PIECES:
-        rank = int32(uint32(thread) // uint32(PIECES))
-        piece = int32(thread - rank * PIECES)
+    if thread < active * MAXIMA_PIECES:
+        rank = int32(uint32(thread) // uint32(MAXIMA_PIECES))
+        piece = int32(thread - rank * MAXIMA_PIECES)
         a, b, c, d = ld_shared_v4_i32(int32(maxima + (piece >> 1) * HEAD_BYTES + (piece & 1) * 16))
-        at = map_shared(int32(box + (split * PIECES + piece) * 16), rank)
+        at = map_shared(int32(box + (split * MAXIMA_PIECES + piece) * 16), rank)
         st_async_v4_i32(at, a, b, c, d, map_shared(maxima_here, rank))
 
 
@@ -79,7 +76,7 @@ def fold_maxima(box, records, active, head, lane):
     for sender in range(lane >> 3, active, int32(4)):
         value = max(value, ld_shared_i32(int32(box + (sender * HEADS + head) * BOX_BYTES + word * 4)))
     for distance in (8, 16):
-        value = max(value, int32(cuda.shfl_xor_sync(FULL, value, distance)))
+        value = max(value, int32(cuda.shfl_xor_sync(FULL_WARP, value, distance)))
     if lane < KINDS:
         st_shared_i32(int32(records + head * HEAD_BYTES + word * 4), value)
     cuda.syncwarp()
@@ -101,12 +98,12 @@ def tell_pair(inbox, split, own, share_of, told, x, y, sums_here):
 
 
 @device_function
-def read_inbox(inbox, masses, own, active, place, head, part):
-    """Two sums of the share's place ``place`` and the mass of ``head``, over every ``LANES``-th block from ``part``
-    on."""
+def read_inbox(inbox, masses, own, active, index, head, part):
+    """Two sums of the share's pair ``index`` and the mass of ``head``: over every ``SENDER_LANES``-th block from block
+    ``part`` on."""
     x, y, mass_of = int64(0), int64(0), int64(0)
-    for sender in range(part, active, int32(LANES)):
-        a, b = ld_shared_v2_i64(int32(inbox + (sender * own + place) * 16))
+    for sender in range(part, active, int32(SENDER_LANES)):
+        a, b = ld_shared_v2_i64(int32(inbox + (sender * own + index) * 16))
         x += a
         y += b
         mass_of += ld_shared_i64(int32(masses + (sender * HEADS + head) * 8))

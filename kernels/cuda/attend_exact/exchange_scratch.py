@@ -11,6 +11,7 @@ a row, ``attend_cluster`` takes the place of this.
 """
 
 from ..toolchain.compiler import cuda, device_function, int32, int64
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ld_global_relaxed_i64,
     ld_global_v2_relaxed_i64,
@@ -20,8 +21,7 @@ from ..toolchain.ptx import (
     st_global_v2_relaxed_i64,
     st_shared_i64,
 )
-from .query import FULL
-from .shared_memory import HEAD_BYTES, HEADS, VALUES
+from .shared_memory import HEAD_BYTES, HEADS, SENDER_LANES, SUMS
 
 UNSET = -(1 << 63)
 """A value that no maximum, mass or sum takes."""
@@ -29,13 +29,10 @@ UNSET = -(1 << 63)
 BATCH = 10
 """Pairs that a lane waits for at once."""
 
-LANES = 2
-"""Lanes that share the senders of a pair."""
-
 
 def words(splits, v_groups):
     """Words of scratch for one row and KV head cut into ``splits``."""
-    return splits * (HEADS * (1 + v_groups) + splits * HEADS + VALUES)
+    return splits * (HEADS * (1 + v_groups) + splits * HEADS + SUMS)
 
 
 @device_function
@@ -47,7 +44,7 @@ def mass_address(base, splits, sender, owner, head, v_groups):
 @device_function
 def pair_address(base, splits, sender, told, v_groups):
     """Where ``sender`` leaves its two sums of the place ``told`` (``attend_outputs``)."""
-    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * VALUES + told * 2) * 8
+    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * SUMS + told * 2) * 8
 
 
 @device_function
@@ -103,7 +100,7 @@ def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
         st_global_relaxed_i64(at, int64(UNSET))
         total += word
     for distance in (16, 8, 4, 2, 1):
-        total += cuda.shfl_xor_sync(FULL, total, distance)
+        total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
     if lane == 0:
         st_shared_i64(int32(totals + head * 8), total)
 
@@ -116,13 +113,13 @@ def send_pair(base, split, splits, told, x, y, v_groups):
 
 @device_function
 def receive_pair(base, splits, active, told, part, v_groups):
-    """Two sums of a place over every ``LANES``-th block from ``part`` on; the words are cleared."""
+    """Two sums of a place over every ``SENDER_LANES``-th block from ``part`` on; the words are cleared."""
     x, y = int64(0), int64(0)
     low, high = cuda.local.array(BATCH, int64), cuda.local.array(BATCH, int64)
-    for start in range(part, active, int32(LANES * BATCH)):
+    for start in range(part, active, int32(SENDER_LANES * BATCH)):
         for i in range(BATCH):
             high[i] = int64(0)
-            low[i] = int64(UNSET) if start + i * LANES < active else int64(0)
+            low[i] = int64(UNSET) if start + i * SENDER_LANES < active else int64(0)
         first = pair_address(base, splits, int32(start), told, v_groups)
         waiting = True
         while waiting:
@@ -130,12 +127,12 @@ def receive_pair(base, splits, active, told, part, v_groups):
             for i in range(BATCH):
                 # The two halves of a pair need not come together.
                 if low[i] == UNSET or high[i] == UNSET:
-                    low[i], high[i] = ld_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8))
+                    low[i], high[i] = ld_global_v2_relaxed_i64(first + i * (SENDER_LANES * SUMS * 8))
             for i in range(BATCH):
                 waiting = waiting or low[i] == UNSET or high[i] == UNSET
         for i in range(BATCH):
             x += low[i]
             y += high[i]
-            if start + i * LANES < active:
-                st_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8), int64(UNSET), int64(UNSET))
+            if start + i * SENDER_LANES < active:
+                st_global_v2_relaxed_i64(first + i * (SENDER_LANES * SUMS * 8), int64(UNSET), int64(UNSET))
     return x, y

@@ -13,8 +13,9 @@ The blocks of a row tell each other by way of the scratch (``attend_exchange``) 
 which is what hides the fetches.
 """
 
-from ..common import mma_dp4a as dp4a
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
+from ..toolchain.constants import FULL_WARP
+from ..toolchain.mma_dp4a import mma_s8_by_dp4a, mma_u8_by_dp4a
 from ..toolchain.ptx import (
     cluster_arrive_relaxed,
     cluster_wait,
@@ -29,42 +30,41 @@ from ..toolchain.ptx import (
     st_shared_v4_i32,
 )
 from ..toolchain.ptx_rows import F3, I1, I2, TENSOR_CORE, PtxRow, signature_of
-from . import exchange_cluster as near
-from . import exchange_scratch as far
-from . import gather, outputs, scores, values
+from . import exchange_cluster, exchange_scratch, gather, outputs, scores, values
 from .gather import field
-from .query import FULL, load_query, store_query
+from .query import load_query, store_query
 from .shared_memory import (
-    BARRIERS,
+    BARRIERS_OFFSET,
     BOX_BYTES,
-    CELLS,
+    CELLS_OFFSET,
     DIM,
-    FACTORS,
+    FACTORS_OFFSET,
     HEADS,
     K_CODES,
-    KEPT,
-    MAXIMA,
+    KEPT_OFFSET,
+    MAXIMA_OFFSET,
     PADDING,
-    PAIRS,
-    PIECES,
-    RECORDS,
+    RECORDS_OFFSET,
+    SENDER_LANES,
     STEP,
+    SUM_PAIRS,
+    SUM_PIECES,
+    SUMS,
     TILE,
-    TOTALS,
+    TOTALS_OFFSET,
     V_CODES,
-    VALUES,
     cell_bytes,
     staging,
 )
 
-WARP_PAIRS = 32 // far.LANES
+WARP_PAIRS = 32 // SENDER_LANES
 """Pairs of its share that a warp puts together at once."""
 
 
 @device_function
 def sum_senders(x):
     """Sum of the two lanes that share the senders of a pair."""
-    x += cuda.shfl_xor_sync(FULL, x, WARP_PAIRS)
+    x += cuda.shfl_xor_sync(FULL_WARP, x, WARP_PAIRS)
     return x
 
 
@@ -72,7 +72,7 @@ def sum_senders(x):
 def anew(thread):
     """``thread`` by way of a shuffle, through which no compiler sees: what was made of it before is made again, and
     takes no registers meanwhile."""
-    return int32(cuda.shfl_xor_sync(FULL, thread, 0))
+    return int32(cuda.shfl_xor_sync(FULL_WARP, thread, 0))
 
 
 @specialised
@@ -94,7 +94,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     early = each == 1
     k_registers = 32 if k_groups == 4 else 16
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
-    signed, unsigned = (mma_s8, mma_u8) if matrix else (dp4a.mma_s8, dp4a.mma_u8)
+    signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
     ask_cells, find_rows, ask_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
     score_cells = scores.make(k_groups, v_groups, signed, cluster)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
@@ -135,11 +135,12 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         padded = max(int32((count + STEP - 1) // STEP * STEP), int32(STEP))
 
         base = shared_window(cuda.shared.array(0, int32))
-        records, factors, totals = int32(base + RECORDS), int32(base + FACTORS), int32(base + TOTALS)
+        records, factors = int32(base + RECORDS_OFFSET), int32(base + FACTORS_OFFSET)
+        totals = int32(base + TOTALS_OFFSET)
         # A block alone takes its own maxima for the row's.
-        maxima = int32(base + MAXIMA) if active > 1 else records
+        maxima = int32(base + MAXIMA_OFFSET) if active > 1 else records
         stride = int32(room + PADDING)
-        rows = int32(base + CELLS)
+        rows = int32(base + CELLS_OFFSET)
         k_scale = int32(rows + room * 4)
         exponents = int32(k_scale + room * (4 * k_groups))
         v_scale = int32(exponents + room * (4 * v_groups))
@@ -152,19 +153,20 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         # In a cluster (of int8, which rotates nothing) stands there what the others send.
         box = rotating
         masses = int32(box + splits * (HEADS * BOX_BYTES))
-        maxima_here, sums_here = int32(base + BARRIERS), int32(base + BARRIERS + 8)
+        maxima_here, sums_here = int32(base + BARRIERS_OFFSET), int32(base + BARRIERS_OFFSET + 8)
         exchange = int64(0)
         if active > 1 and not cluster:
-            own = int64(splits) * int64(HEADS * (1 + v_groups) + splits * HEADS + VALUES)
+            own = int64(splits) * int64(HEADS * (1 + v_groups) + splits * HEADS + SUMS)
             exchange = global_base(scratch) + int64(row_head) * own * 8
         # What is needed again at the end waits in shared memory: the values take nearly all registers.
         if thread == 0:
-            st_shared_i64(int32(base + KEPT), global_base(out) + first_head * (DIM * 4))
-            st_shared_i64(int32(base + KEPT + 8), exchange)
-            st_shared_v4_i32(int32(base + KEPT + 16), active, split, masses, rotating)
+            st_shared_i64(int32(base + KEPT_OFFSET), global_base(out) + first_head * (DIM * 4))
+            st_shared_i64(int32(base + KEPT_OFFSET + 8), exchange)
+            st_shared_v4_i32(int32(base + KEPT_OFFSET + 16), active, split, masses, rotating)
             if cluster and active > 1:
                 own = outputs.share_of_outputs(active, v_groups)
-                near.open_barriers(maxima_here, sums_here, active, max(min(int32(PAIRS - split * own), own), int32(0)))
+                own_pairs = max(min(int32(SUM_PAIRS - split * own), own), int32(0))
+                exchange_cluster.open_barriers(maxima_here, sums_here, active, own_pairs)
 
         selection = global_base(ids) + int64(row) * int64(capacity) * 4
         cells = cuda.local.array(each, int32)
@@ -216,25 +218,25 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if active > 1:
             if cluster:
                 cluster_wait()
-                near.tell_maxima(box, maxima, split, active, maxima_here, thread)
-                near.await_bytes(maxima_here)
+                exchange_cluster.tell_maxima(box, maxima, split, active, maxima_here, thread)
+                exchange_cluster.await_bytes(maxima_here)
             else:
-                far.publish_maxima(exchange, split, maxima, v_groups, thread, False)
-                far.gather_maxima(exchange, active, records, v_groups, thread, threads)
+                exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, False)
+                exchange_scratch.gather_maxima(exchange, active, records, v_groups, thread, threads)
                 cuda.syncthreads()
 
         for i in range(heads_per_warp):
             head = int32(warp + i * warps)
             if cluster and active > 1:
-                near.fold_maxima(box, records, active, head, lane)
+                exchange_cluster.fold_maxima(box, records, active, head, lane)
             mass_of = values.store_powers(int32(powers + head * stride * 4), padded, records, head, lane)
             if active == 1:
                 if lane == 0:
                     st_shared_i64(int32(totals + head * 8), mass_of)
             elif cluster:
-                near.tell_mass(masses, split, active, head, mass_of, sums_here, lane)
+                exchange_cluster.tell_mass(masses, split, active, head, mass_of, sums_here, lane)
             else:
-                far.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
+                exchange_scratch.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
             if lane < v_groups:
                 values.store_factors(records, factors, head, lane)
         cuda.syncthreads()
@@ -249,19 +251,19 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         thread = anew(thread)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         store_sums(sums, staged, warp, lane)
-        exchange = ld_shared_i64(int32(base + KEPT + 8))
-        active, split, masses, rotating = ld_shared_v4_i32(int32(base + KEPT + 16))
+        exchange = ld_shared_i64(int32(base + KEPT_OFFSET + 8))
+        active, split, masses, rotating = ld_shared_v4_i32(int32(base + KEPT_OFFSET + 16))
         if active > 1 and not cluster:
             for i in range(heads_per_warp):
                 head = int32(warp + i * warps)
-                far.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
+                exchange_scratch.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
         cuda.syncthreads()
-        results = ld_shared_i64(int32(base + KEPT))
+        results = ld_shared_i64(int32(base + KEPT_OFFSET))
         inbox = int32(masses + splits * (HEADS * 8))
         own = outputs.share_of_outputs(active, v_groups)
         share_of = outputs.reciprocal(own)
         total = cuda.local.array(4, int64)
-        for piece in range(thread, int32(PIECES), int32(threads)):
+        for piece in range(thread, int32(SUM_PIECES), int32(threads)):
             pair = int32(((piece >> 5) << 6) + lane)
             for half in range(2):
                 total[2 * half], total[2 * half + 1] = outputs.add_parts(staged, int32(pair + half * 32), parts)
@@ -274,31 +276,33 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                     told = outputs.told_pair(int32(pair + half * 32), v_groups)
                     if cluster:
                         x, y = total[2 * half], total[2 * half + 1]
-                        near.tell_pair(inbox, split, own, share_of, told, x, y, sums_here)
+                        exchange_cluster.tell_pair(inbox, split, own, share_of, told, x, y, sums_here)
                     else:
-                        far.send_pair(exchange, split, splits, told, total[2 * half], total[2 * half + 1], v_groups)
+                        exchange_scratch.send_pair(
+                            exchange, split, splits, told, total[2 * half], total[2 * half + 1], v_groups
+                        )
 
-        begin_place, end_place = int32(0), int32(PAIRS)
+        begin_place, end_place = int32(0), int32(SUM_PAIRS)
         if active > 1:
             if cluster:
-                near.await_bytes(sums_here)
+                exchange_cluster.await_bytes(sums_here)
             else:
                 # Every block has sent its masses, so every block has read the maxima.
-                far.publish_maxima(exchange, split, maxima, v_groups, thread, True)
-            begin_place = min(int32(split * own), int32(PAIRS))
-            end_place = min(int32(begin_place + own), int32(PAIRS))
+                exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, True)
+            begin_place = min(int32(split * own), int32(SUM_PAIRS))
+            end_place = min(int32(begin_place + own), int32(SUM_PAIRS))
             place, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
             for start in range(int32(begin_place + warp * WARP_PAIRS), end_place, int32(WARP_PAIRS * warps)):
                 told = int32(start + place)
-                head, dim = outputs.told_place(min(told, int32(PAIRS - 1)), v_groups)
+                head, dim = outputs.told_place(min(told, int32(SUM_PAIRS - 1)), v_groups)
                 x, y, mass_of = int64(0), int64(0), int64(0)
                 if told < end_place:
                     if cluster:
-                        x, y, mass_of = near.read_inbox(
+                        x, y, mass_of = exchange_cluster.read_inbox(
                             inbox, masses, own, active, int32(told - begin_place), head, part
                         )
                     else:
-                        x, y = far.receive_pair(exchange, splits, active, told, part, v_groups)
+                        x, y = exchange_scratch.receive_pair(exchange, splits, active, told, part, v_groups)
                 x, y = sum_senders(x), sum_senders(y)
                 mass_of = sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
                 if told < end_place and head < group:

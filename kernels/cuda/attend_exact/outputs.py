@@ -1,8 +1,9 @@
 """From sums to outputs in the exact ``attend``: step 8 of design section 4.
 
-The sums of a block, [12 heads, 256 dims] int64, come in pairs of dims. Blocks tell each other pairs, in an order of
-``PAIRS`` places: int8 V in the order in which the lanes hold them, so that a warp writes 512 bytes in one go; q4_0 V,
-whose outputs are rotated head by head, in the order of heads and dims.
+The sums of a block, [12 heads, 256 dims] int64, come in ``SUM_PAIRS`` pairs of dims. A pair has two indices. Its lane
+index says which lane holds it. Its wire index says where it stands among the pairs that blocks send each other: for
+int8 V both are the same, so that a warp writes 512 bytes in one go; for q4_0 V, whose outputs are rotated head by head,
+wire indices go by heads and dims.
 """
 
 from ..common.scalar import NAN_BITS, scaled
@@ -19,13 +20,13 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
 )
 from .query import rotate_lanes
-from .shared_memory import DIM, HEAD_BYTES, PAIRS, POISON, UNITS
+from .shared_memory import DIM, HEAD_BYTES, POISON_WORD, SUM_PAIRS, UNITS
 
 
 @device_function
 def poisoned(value, record, mass_of):
     """``value`` with -0 made +0, or the one NaN where the head's query is not finite and something is selected."""
-    if mass_of > 0 and ld_shared_i32(int32(record + POISON * 4)) != 0:
+    if mass_of > 0 and ld_shared_i32(int32(record + POISON_WORD * 4)) != 0:
         return int_as_float(int32(NAN_BITS))
     return libdevice.fadd_rn(value, float32(0))
 
@@ -50,7 +51,7 @@ def add_parts(staged, pair, parts):
     """The two sums of a pair over the warps that share its dims, of ``attend_values``' staging."""
     x, y = ld_shared_v2_i64(int32(staged + pair * 16))
     for other in range(1, parts):
-        a, b = ld_shared_v2_i64(int32(staged + (other * PAIRS + pair) * 16))
+        a, b = ld_shared_v2_i64(int32(staged + (other * SUM_PAIRS + pair) * 16))
         x += a
         y += b
     return x, y
@@ -95,7 +96,7 @@ def told_place(told, v_groups):
 def share_of_outputs(active, v_groups):
     """Places of each block's share of the outputs; of q4_0 V whole heads."""
     owned = 1 if v_groups == 4 else DIM // 2
-    return int32(uint32(PAIRS + active * owned - 1) // uint32(active * owned) * owned)
+    return int32(uint32(SUM_PAIRS + active * owned - 1) // uint32(active * owned) * owned)
 
 
 @device_function

@@ -9,14 +9,13 @@ import numpy as np
 
 from qsa.reference.exact.attend import NO_CELL
 
-from ..common.scalar import QUERY_BITS, exponent, scaled, transpose_bytes
+from ..common.scalar import INFINITY_BITS, QUERY_BITS, exponent, scaled, transpose_bytes
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import float_as_int, ld_global_v4_f32_nc, rint_s32, st_shared_f32, st_shared_i32
-from .shared_memory import DIM, FACTOR, HEAD_BYTES, MAXIMA, POISON, PRODUCTS, RECORDS
+from .shared_memory import DIM, FACTOR_WORD, HEAD_BYTES, MAXIMA_OFFSET, POISON_WORD, PRODUCTS, RECORDS_OFFSET
 
-FULL = 0xFFFFFFFF
 LOG2_UNITS = float(np.float32(np.log2(np.e) / np.sqrt(DIM)))
-INFINITE = 0x7F800000
 
 
 @device_function
@@ -33,7 +32,7 @@ def rotate_within(x, stride):
 def rotate_between(x, distance, lane):
     """The step of the rotation between lanes ``distance`` apart."""
     for i in range(8):
-        other = cuda.shfl_xor_sync(FULL, x[i], distance)
+        other = cuda.shfl_xor_sync(FULL_WARP, x[i], distance)
         mine = x[i]
         if lane & distance:
             mine = -mine
@@ -101,8 +100,8 @@ def store_query(queries, at, head, k_groups, base, lane):
     for i in range(8):
         largest = max(largest, int32(float_as_int(x[i]) & 0x7FFFFFFF))
     for distance in (16, 8, 4, 2, 1):
-        largest = max(largest, int32(cuda.shfl_xor_sync(FULL, largest, distance)))
-    finite = largest < INFINITE
+        largest = max(largest, int32(cuda.shfl_xor_sync(FULL_WARP, largest, distance)))
+    finite = largest < INFINITY_BITS
     e = exponent(largest) if finite else int32(0)
     qi = cuda.local.array(4, int32)
     for half in range(2):
@@ -120,11 +119,11 @@ def store_query(queries, at, head, k_groups, base, lane):
         st_shared_i32(last, high)
         if head >= 8:
             st_shared_i32(int32(last + 64), int32(0))
-    record = int32(base + RECORDS + head * HEAD_BYTES)
-    if lane < FACTOR:
+    record = int32(base + RECORDS_OFFSET + head * HEAD_BYTES)
+    if lane < FACTOR_WORD:
         st_shared_i32(int32(record + lane * 4), int32(NO_CELL))
-        st_shared_i32(int32(record + (MAXIMA - RECORDS) + lane * 4), int32(NO_CELL))
-    if lane == FACTOR:
-        st_shared_f32(int32(record + FACTOR * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
-    if lane == POISON:
-        st_shared_i32(int32(record + POISON * 4), int32(0 if finite else 1))
+        st_shared_i32(int32(record + (MAXIMA_OFFSET - RECORDS_OFFSET) + lane * 4), int32(NO_CELL))
+    if lane == FACTOR_WORD:
+        st_shared_f32(int32(record + FACTOR_WORD * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
+    if lane == POISON_WORD:
+        st_shared_i32(int32(record + POISON_WORD * 4), int32(0 if finite else 1))

@@ -18,10 +18,10 @@ Nothing in here waits for another warp.
 """
 
 from qsa.reference.exact.attend import NO_CELL
-from qsa.reference.exact.scalar import SCORE_LIMIT
 
-from ..common.scalar import rounded_dot
+from ..common.scalar import SCORE_LIMIT, rounded_dot
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     floor_s32,
     ld_global_i32_nc,
@@ -33,10 +33,7 @@ from ..toolchain.ptx import (
     red_shared_max_i32,
     st_shared_f32,
 )
-from .query import FULL
-from .shared_memory import FACTOR, HEAD_BYTES, PRODUCTS, TILE
-
-LIMIT = float(SCORE_LIMIT)
+from .shared_memory import FACTOR_WORD, HEAD_BYTES, PRODUCTS, TILE
 
 
 @device_function
@@ -74,7 +71,7 @@ def k_words(raw, pair, step, k_groups):
 @device_function
 def clamped(t, factor):
     """The score: t * factor within +-2^24; a NaN becomes +2^24."""
-    return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(LIMIT)), float32(-LIMIT))
+    return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(SCORE_LIMIT)), float32(-SCORE_LIMIT))
 
 
 @device_function
@@ -139,7 +136,7 @@ def make(k_groups, v_groups, mma_s8, once):
             keep, give = held[i], held[i + half]
             if upper:
                 keep, give = give, keep
-            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL, give, distance)))
+            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL_WARP, give, distance)))
 
     @device_function
     def score_cells(
@@ -159,7 +156,7 @@ def make(k_groups, v_groups, mma_s8, once):
         most = cuda.local.array(3, int32)
         most_v = cuda.local.array(v_maxima, int32)
         for i in range(3):
-            factor[i] = ld_shared_f32(int32(records + (quarter + 4 * i) * HEAD_BYTES + FACTOR * 4))
+            factor[i] = ld_shared_f32(int32(records + (quarter + 4 * i) * HEAD_BYTES + FACTOR_WORD * 4))
             most[i] = int32(NO_CELL)
         for i in range(3 * v_groups):
             most_v[i] = int32(NO_CELL)

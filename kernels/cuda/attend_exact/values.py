@@ -16,6 +16,7 @@ from qsa.reference.exact.attend import NO_CELL
 
 from ..common.scalar import exp2_fraction, pow2, transpose_bytes
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     float_as_int,
     floor_s32,
@@ -33,7 +34,6 @@ from ..toolchain.ptx import (
     st_shared_v2_i64,
     st_shared_v4_f32,
 )
-from .query import FULL
 from .scores import nibbles
 from .shared_memory import FACTORS_BYTES, HEAD_BYTES, STEP, UNITS
 
@@ -93,7 +93,7 @@ def store_powers(scores, count, records, head, lane):
         st_shared_v4_f32(at, p0, p1, p2, p3)
         total += (mass(p0) + mass(p1)) + (mass(p2) + mass(p3))
     for distance in (16, 8, 4, 2, 1):
-        total += cuda.shfl_xor_sync(FULL, total, distance)
+        total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
     return total
 
 
@@ -120,8 +120,8 @@ def weight_rows(a, row, row_high, scale, factor, factor_high, odd):
     a[2], a[3], a[6], a[7] = limbs_of(int32(row + 64), int32(scale + 64), factor)
     # Lanes of even g compute cells 0 to 15 of head 8 + g / 2, of odd g cells 16 to 31; each needs two limbs of both.
     l0, l1, l2, l3 = limbs_of(row_high, int32(scale + odd * 16), factor_high)
-    other0 = cuda.shfl_xor_sync(FULL, l0 if odd else l2, 4)
-    other1 = cuda.shfl_xor_sync(FULL, l1 if odd else l3, 4)
+    other0 = cuda.shfl_xor_sync(FULL_WARP, l0 if odd else l2, 4)
+    other1 = cuda.shfl_xor_sync(FULL_WARP, l1 if odd else l3, 4)
     a[8] = other0 if odd else l0
     a[9] = other1 if odd else l1
     a[10] = l2 if odd else other0
@@ -283,8 +283,8 @@ def make(v_groups, parts, mma_u8):
                 there = column + 2
             k, n = column * 12 + 8 + side, there * 12 + 8 + side
             low, high = acc[k], acc[k + 2]
-            other_low = cuda.shfl_xor_sync(FULL, low if odd else acc[n], 4)
-            other_high = cuda.shfl_xor_sync(FULL, high if odd else acc[n + 2], 4)
+            other_low = cuda.shfl_xor_sync(FULL_WARP, low if odd else acc[n], 4)
+            other_high = cuda.shfl_xor_sync(FULL_WARP, high if odd else acc[n + 2], 4)
             # An even lane holds the low limbs of both columns, an odd one the high limbs.
             total[i] = join_four(
                 other_low if odd else low,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ..attend_exact.shared_memory import POOL_FIELDS
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ex2_approx,
     global_base,
@@ -22,7 +23,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
     st_shared_v4_f32,
 )
-from .lanes import ALL, rotation, row_of
+from .lanes import rotation, row_of
 
 CHUNK = 64
 """Cells of a chunk: eight for each of the eight sets of lanes that a thread block has."""
@@ -86,7 +87,7 @@ def parts_of(group, dim, rotated):
             for i in range(8):
                 bad = bad or not (abs(x[i]) < float32(math.inf))
             # The lanes of this head are one part of the warp, or all of it.
-            votes = int64(cuda.ballot_sync(ALL, bad)) >> ((part * lanes) & 31)
+            votes = int64(cuda.ballot_sync(FULL_WARP, bad)) >> ((part * lanes) & 31)
             if head < group:
                 to = int32(shared + head * head_bytes + lane * 16)
                 st_shared_v4_f32(to, x[0], x[1], x[2], x[3])
@@ -107,10 +108,10 @@ def parts_of(group, dim, rotated):
         if lane == 0 and not fresh:
             before = ld_shared_f32(int32(shared + tops + head * 4))
             mass = ld_shared_f32(int32(shared + masses + head * 4))
-        before = cuda.shfl_sync(ALL, before, 0)
+        before = cuda.shfl_sync(FULL_WARP, before, 0)
         top = max(max(s0, s1), before)
         for distance in (16, 8, 4, 2, 1):
-            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
+            top = max(top, cuda.shfl_xor_sync(FULL_WARP, top, distance))
         e0 = ex2_approx(s0 - top) if s0 > float32(EMPTY) else float32(0)
         e1 = ex2_approx(s1 - top) if s1 > float32(EMPTY) else float32(0)
         fade = ex2_approx(before - top) if before > float32(EMPTY) else float32(0)
@@ -118,7 +119,7 @@ def parts_of(group, dim, rotated):
         st_shared_f32(int32(at + 128), e1)
         total = e0 + e1
         for distance in (16, 8, 4, 2, 1):
-            total += cuda.shfl_xor_sync(ALL, total, distance)
+            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
         if lane == 0:
             st_shared_f32(int32(shared + tops + head * 4), top)
             st_shared_f32(int32(shared + masses + head * 4), mass * fade + total)

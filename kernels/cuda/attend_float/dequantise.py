@@ -16,8 +16,6 @@ from ..toolchain.ptx import (
     prmt,
 )
 
-CODINGS = ("int8", "q4_0", "fp16")
-
 TWO_23 = 0x4B000000
 """Bits of 2^23: with an integer below 2^23 in the low bytes, the float 2^23 + that integer."""
 

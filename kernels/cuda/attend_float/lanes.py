@@ -4,9 +4,8 @@ Eight dims of a head or cell to a lane, so ``lanes`` = head_dim / 8 lanes of a w
 """
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import ld_global_i32_nc, ld_shared_v4_f32
-
-ALL = 0xFFFFFFFF
 
 
 @device_function
@@ -27,7 +26,7 @@ def dot(x, low, high):
 def _exchange(upper, x, y, stride):
     """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
     kept, sent = (y, x) if upper else (x, y)
-    return kept + cuda.shfl_xor_sync(ALL, sent, stride)
+    return kept + cuda.shfl_xor_sync(FULL_WARP, sent, stride)
 
 
 @device_function
@@ -54,7 +53,7 @@ def rotation(lanes):
             x[i], x[i + 4] = x[i] + x[i + 4], x[i] - x[i + 4]
         for stride in strides:
             for i in range(8):
-                other = cuda.shfl_xor_sync(ALL, x[i], stride)
+                other = cuda.shfl_xor_sync(FULL_WARP, x[i], stride)
                 x[i] = other - x[i] if lane & stride else x[i] + other
         for i in range(8):
             x[i] = x[i] * float32(factor)
@@ -76,7 +75,7 @@ def sums_together(lanes):
         s0, s1 = _exchange(upper, s0, s2, second), _exchange(upper, s1, s3, second)
         total = _exchange(lane & third != 0, s0, s1, third)
         for stride in rest:
-            total += cuda.shfl_xor_sync(ALL, total, stride)
+            total += cuda.shfl_xor_sync(FULL_WARP, total, stride)
         return total
 
     return reduce

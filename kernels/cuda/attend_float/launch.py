@@ -21,16 +21,14 @@ from typing import NamedTuple
 from ...ops import MAX_SPLITS, refuse
 from ...switches import switches
 from ..common.pools import NAME, checked, pool_fields, sets_of
+from ..device.containers import CODINGS
 from ..toolchain.compiler import address, array_module, launch, properties
+from ..toolchain.constants import MAX_GRID_YZ
 from .chunk import CHUNK, places_of
-from .dequantise import CODINGS
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
 
 DIMS = (64, 256)
-
-MAX_ROWS = 65535
-"""Rows of one launch at most: the last axis of a grid."""
 
 MERGE_ACTIVE_ROWS = 8
 """Rows of a call at most for which STRATA_ATTN_MERGE_ACTIVE narrows the merge."""
@@ -177,7 +175,7 @@ def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", spli
     reason = _refusal(kvs, schedule, scratch, together * each)
     if reason:
         return refuse(NAME, reason)
-    together = min(together, MAX_ROWS)
+    together = min(together, MAX_GRID_YZ)
     out = array_module().empty(q.shape, "float32") if out is None else out
     if rows == 0:
         return out

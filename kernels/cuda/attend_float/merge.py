@@ -7,6 +7,7 @@ so the bits are the same. Source: design section 8, STRATA_ATTN_MERGE_ACTIVE.
 """
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ex2_approx,
     global_base,
@@ -19,7 +20,6 @@ from ..toolchain.ptx import (
 )
 from ..toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
 from .chunk import EMPTY
-from .lanes import ALL
 from .partial import reached
 
 
@@ -54,7 +54,7 @@ def merge_kernel(group, dim, rotated):
         """The rotation over the lanes of the block, in the reference's order."""
         for stride in strides:
             if stride < 32:
-                other = cuda.shfl_xor_sync(ALL, x, stride)
+                other = cuda.shfl_xor_sync(FULL_WARP, x, stride)
             else:
                 cuda.syncthreads()
                 st_shared_f32(int32(shared + others + thread * 4), x)
@@ -89,7 +89,7 @@ def merge_kernel(group, dim, rotated):
             top = max(top, ld_global_f32(tops + int64(c) * (group * 4)))
             c = int32(c + dim)
         for distance in (16, 8, 4, 2, 1):
-            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
+            top = max(top, cuda.shfl_xor_sync(FULL_WARP, top, distance))
         if thread & 31 == 0:
             st_shared_f32(int32(shared + others + (thread >> 5) * 4), top)
         cuda.syncthreads()

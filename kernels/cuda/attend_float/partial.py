@@ -19,6 +19,7 @@ import math
 
 from ..attend_exact.gather import field
 from ..attend_exact.shared_memory import POOL_FIELDS
+from ..common.scalar import NAN_BITS, SCORE_LIMIT
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from ..toolchain.ptx import (
     global_base,
@@ -40,9 +41,6 @@ from ..toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
 from .chunk import CHUNK, EMPTY, TOGETHER, parts_of, places_of
 from .dequantise import cells_of
 from .lanes import dot, eight_of, sums_together, weighted
-
-LIMIT = float(1 << 24)
-NAN = 0x7FC00000
 
 
 @device_function
@@ -154,7 +152,8 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                         dot(x7, low, high),
                     )
                     if lane & (cells_lane - 1) == 0:
-                        s = libdevice.fmaxf(libdevice.fminf(total * float32(factor), float32(LIMIT)), float32(-LIMIT))
+                        s = libdevice.fminf(total * float32(factor), float32(SCORE_LIMIT))
+                        s = libdevice.fmaxf(s, float32(-SCORE_LIMIT))
                         st_shared_f32(int32(to + head * (CHUNK * 4)), s)
                 cuda.syncthreads()
                 head = warp
@@ -216,7 +215,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 top = ld_shared_f32(int32(shared + tops + thread * 4))
                 mass = ld_shared_f32(int32(shared + masses + thread * 4))
                 if top > float32(EMPTY) and ld_shared_i32(int32(shared + poison + thread * 4)) != 0:
-                    mass = int_as_float(int32(NAN))
+                    mass = int_as_float(int32(NAN_BITS))
                 finish(scratch, int32(n_pieces), g, n_head_kv, piece, thread, top, mass)
             cuda.syncthreads()
             piece = int32(piece + cuda.gridDim.x)

@@ -5,6 +5,7 @@ Without a device (the simulator) a program is carried out every time, over the s
 
 import numpy as np
 
+from ..common.views import THREADS
 from ..toolchain.compiler import address, array_module, cuda, int32, int64, kernel, launch, pinned
 from ..toolchain.ptx import ld_global_i64, st_global_i64
 from ..toolchain.ptx_rows import PtxRow, signature_of
@@ -12,8 +13,6 @@ from ..toolchain.ptx_rows import PtxRow, signature_of
 WORD = 8
 ALIGNED = 16
 """Bytes to a multiple of which every array of a staging is aligned: what vector loads want."""
-
-THREADS = 256
 
 
 @kernel()

@@ -6,7 +6,7 @@ weights is all that it costs; more rows are sorted by expert first, so that pair
 
 import numpy as np
 
-from ..common.scalar import ALL, NAN_BITS, exp, one_nan
+from ..common.scalar import NAN_BITS, exp, one_nan
 from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, view
 from ..toolchain.compiler import (
     address,
@@ -21,6 +21,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.constants import FULL_WARP, WARP
 from ..toolchain.ptx import (
     float_as_int,
     int_as_float,
@@ -37,7 +38,6 @@ from .sort_pairs import MOST_EXPERTS, sorted_pairs
 ALONE = 8
 """Rows up to which pairs are not sorted."""
 
-WARP = 32
 ROUTED = 8
 """Rows, a warp each, of a thread block of the router."""
 
@@ -77,15 +77,15 @@ def route_kernel():
                     best = key
                 expert = int32(expert + WARP)
             for stride in (16, 8, 4, 2, 1):
-                best = max(best, cuda.shfl_xor_sync(ALL, best, stride))
+                best = max(best, cuda.shfl_xor_sync(FULL_WARP, best, stride))
             last = best
             if lane == rank:
                 chosen = int32(LAST - (best & LAST))
         x = ld_global_f32_nc(logits + int64(chosen) * 4)
-        mass = exp(libdevice.fsub_rn(x, cuda.shfl_sync(ALL, x, 0)))
-        total = cuda.shfl_sync(ALL, mass, 0)
+        mass = exp(libdevice.fsub_rn(x, cuda.shfl_sync(FULL_WARP, x, 0)))
+        total = cuda.shfl_sync(FULL_WARP, mass, 0)
         for rank in range(1, top):
-            total = libdevice.fadd_rn(total, cuda.shfl_sync(ALL, mass, rank))
+            total = libdevice.fadd_rn(total, cuda.shfl_sync(FULL_WARP, mass, rank))
         if lane < top:
             st_global_i64(ids + (row * top + lane) * 8, int64(chosen))
             st_global_f32(shares + (row * top + lane) * 4, one_nan(libdevice.fdiv_rn(mass, total)))

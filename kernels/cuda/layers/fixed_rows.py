@@ -38,7 +38,7 @@ LIMB_BYTES = COLUMNS * GROUP
 GROUP_BYTES = LIMBS * LIMB_BYTES
 """Bytes of the limbs of eight rows and one group."""
 
-POISON = 1 << 20
+NOT_FINITE_EXPONENT = 1 << 20
 """In the place of e: the row is not finite."""
 
 WARPS = 8
@@ -94,7 +94,7 @@ def fixed_kernel(gated):
         e = exponent(int32(largest)) if finite else int32(0)
         shift = int32(QUERY_BITS - e)
         if thread == 0:
-            st_global_i32(exponents + row * 4, e if finite else int32(POISON))
+            st_global_i32(exponents + row * 4, e if finite else int32(NOT_FINITE_EXPONENT))
         target = limbs + (row // COLUMNS) * groups * GROUP_BYTES + (row % COLUMNS) * GROUP
         word = thread
         while word < groups * (GROUP // 4):
@@ -114,7 +114,7 @@ def fixed_kernel(gated):
 def fixed_rows(place, rows, n, gated=False):
     """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``place`` (address and row stride); one launch.
 
-    The exponents are int32 [rows]: e, or :data:`POISON` for a row that is not finite. ``gated``: see
+    The exponents are int32 [rows]: e, or :data:`NOT_FINITE_EXPONENT` for a row that is not finite. ``gated``: see
     :func:`fixed_kernel`.
     """
     xp = array_module()

@@ -1,10 +1,9 @@
 """``last_cells`` on CUDA: the ids of the draft layer's dense window; ids of ``reference.exact.select.last_cells``."""
 
 from ..common.checks import check_array
+from ..common.views import THREADS
 from ..toolchain.compiler import array_module, cuda, int32, kernel, launch
 from ..toolchain.ptx_rows import I2, PtxRow, signature_of
-
-THREADS = 256
 
 
 @kernel()

@@ -12,7 +12,6 @@ Layouts: codes [matrices, units, groups, 16, 64] int8, scales [matrices, units, 
 outputs; rows as ``fixed_rows`` says. A thread block has ``per_block`` units and ``tiles`` times 8 rows.
 """
 
-from ..common.mma_dp4a import mma_s8 as mma_by_dp4a
 from ..common.scalar import NAN_BITS, QUERY_BITS, rounded_dot, scaled
 from ..toolchain.compiler import (
     cuda,
@@ -25,6 +24,7 @@ from ..toolchain.compiler import (
     properties,
     specialised,
 )
+from ..toolchain.mma_dp4a import mma_s8_by_dp4a
 from ..toolchain.ptx import (
     half_to_float,
     int_as_float,
@@ -41,7 +41,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import TENSOR_CORE, PtxRow, integers
-from .fixed_rows import COLUMNS, GROUP, GROUP_BYTES, LIMB_BYTES, POISON
+from .fixed_rows import COLUMNS, GROUP, GROUP_BYTES, LIMB_BYTES, NOT_FINITE_EXPONENT
 
 UNIT = 16
 """Outputs of a unit."""
@@ -92,7 +92,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     (int64 ids for ``each``), ``order`` and ``out`` [rows, outputs]; how many ``rows`` (or pairs), ``per_row``,
     ``outputs``, ``units``, ``groups`` and ``matrices``.
     """
-    product = mma_s8 if on_tensor_cores else mma_by_dp4a
+    product = mma_s8 if on_tensor_cores else mma_s8_by_dp4a
     each, grouped = choice == "each", choice == "grouped"
     width = COLUMNS * tiles
     sums = tiles * 4
@@ -246,7 +246,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
                 if row >= 0 and output < outputs:
                     e = ld_shared_i32(int32(target + column * 8 + 4))
                     value = int_as_float(int32(NAN_BITS))
-                    if e != POISON:
+                    if e != NOT_FINITE_EXPONENT:
                         value = scaled(sum_columns(at), int32(e - QUERY_BITS))
                     st_global_f32(out + (int64(row) * outputs + output) * 4, value)
                 element = int32(element + THREADS)

@@ -11,9 +11,10 @@ two shuffles that add the columns; key and query rows come through shared memory
 
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
-from ..common.scalar import ALL, exp, one_nan, sigmoid, softplus
+from ..common.scalar import exp, one_nan, sigmoid, softplus
 from ..common.views import empty
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import ld_global_f32, ld_shared_v4_f32, shared_base, st_global_f32
 from ..toolchain.ptx_rows import F1, F2, F3, PtxRow, signature_of
 
@@ -140,8 +141,8 @@ def delta_kernel(keys, values, repeat):
                         faded = libdevice.fmul_rn(m[i + j], factor)
                         m[i + j] = faded
                         total = libdevice.fadd_rn(total, libdevice.fmul_rn(faded, x[j]))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 2))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 1))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 2))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 1))
                 correction = libdevice.fmul_rn(share, libdevice.fsub_rn(wanted, total))
                 total = float32(0)
                 for i in range(0, per, 4):
@@ -151,8 +152,8 @@ def delta_kernel(keys, values, repeat):
                         new = libdevice.fadd_rn(m[i + j], libdevice.fmul_rn(x[j], correction))
                         m[i + j] = new
                         total = libdevice.fadd_rn(total, libdevice.fmul_rn(new, y[j]))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 2))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 1))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 2))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 1))
                 if own and column == 0:
                     out[first + row, head, value] = one_nan(total)
                 row = int32(row + 1)

@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from ..common.scalar import ALL
 from ..toolchain.compiler import (
     address,
     array_module,
@@ -14,6 +13,7 @@ from ..toolchain.compiler import (
     launch,
     specialised,
 )
+from ..toolchain.constants import FULL_WARP, STATIC_SHARED, WARP
 from ..toolchain.ptx import (
     atom_shared_add_i32,
     ld_global_i64_nc,
@@ -28,11 +28,10 @@ from ..toolchain.ptx_rows import PtxRow, integers
 from .fixed_rows import COLUMNS
 from .matrix import SOME
 
-WARP = 32
 SORTERS = 1024
 """Lanes of the one thread block that sorts."""
 
-MOST_EXPERTS = 12288
+MOST_EXPERTS = STATIC_SHARED // 4
 """Experts whose counters fit the 48 KiB of shared memory that every device gives."""
 
 PAIRS = COLUMNS * SOME[1]
@@ -82,7 +81,8 @@ def sort_kernel():
                 records = int32((count + PAIRS - 1) // PAIRS)
                 place, record = count, records
                 for stride in (1, 2, 4, 8, 16):
-                    before, earlier = cuda.shfl_up_sync(ALL, place, stride), cuda.shfl_up_sync(ALL, record, stride)
+                    before = cuda.shfl_up_sync(FULL_WARP, place, stride)
+                    earlier = cuda.shfl_up_sync(FULL_WARP, record, stride)
                     if thread >= stride:
                         place, record = int32(place + before), int32(record + earlier)
                 start, at = int32(begun + place - count), int32(written + record - records)
@@ -93,8 +93,8 @@ def sort_kernel():
                     left = int32(min(count - i * PAIRS, PAIRS))
                     st_global_v4_i32(table + int64(at + i) * 16, expert, int32(start + i * PAIRS), left, int32(0))
                     i = int32(i + 1)
-                begun = int32(begun + cuda.shfl_sync(ALL, place, WARP - 1))
-                written = int32(written + cuda.shfl_sync(ALL, record, WARP - 1))
+                begun = int32(begun + cuda.shfl_sync(FULL_WARP, place, WARP - 1))
+                written = int32(written + cuda.shfl_sync(FULL_WARP, record, WARP - 1))
                 first = int32(first + WARP)
             if thread == 0:
                 made[0] = written

@@ -21,7 +21,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import F2, I1, I2, PtxRow, signature_of
-from ..topk.radix_search import BINS, CHOSEN, SHARED_WORDS, STATE, THREADS, key_at, selection_key
+from ..topk.radix_search import BINS_OFFSET, CHOSEN_OFFSET, SHARED_WORDS, STATE_OFFSET, THREADS, key_at, selection_key
 from ..topk.row_search import held_search
 from .row import (
     FREQUENCY,
@@ -43,7 +43,7 @@ search, and its counts fit the shared memory that the search needs anyway."""
 
 SLICE = THREADS * TURNS
 
-UNSORTED, SORTED = BINS, BINS + 8 * MOST_KEPT
+UNSORTED_OFFSET, SORTED_OFFSET = BINS_OFFSET, BINS_OFFSET + 8 * MOST_KEPT
 """Shared bytes of the list, keys and then ids, before and after it is ordered: where the search had its bins."""
 
 
@@ -56,26 +56,26 @@ def _refuse(code, row, slice_, tokens, counts):
 
 @device_function
 def _order(best, keys, labels, shared):
-    """The ``best`` chosen elements' keys at the address ``keys`` and ids at ``labels``, descending at SORTED.
+    """The ``best`` chosen elements' keys at the address ``keys`` and ids at ``labels``, descending at SORTED_OFFSET.
 
     The chosen ones ascend by id, so of equal keys the earlier one comes first.
     """
     thread = int32(cuda.threadIdx.x)
     if thread < best:
-        element = int64(ld_shared_i32(int32(shared + CHOSEN + thread * 4)))
-        st_shared_i32(int32(shared + UNSORTED + thread * 4), ld_global_i32(keys + element * 4))
-        st_shared_i32(int32(shared + UNSORTED + (MOST_KEPT + thread) * 4), ld_global_i32(labels + element * 4))
+        element = int64(ld_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4)))
+        st_shared_i32(int32(shared + UNSORTED_OFFSET + thread * 4), ld_global_i32(keys + element * 4))
+        st_shared_i32(int32(shared + UNSORTED_OFFSET + (MOST_KEPT + thread) * 4), ld_global_i32(labels + element * 4))
     cuda.syncthreads()
     if thread < best:
-        own = ld_shared_i32(int32(shared + UNSORTED + thread * 4))
+        own = ld_shared_i32(int32(shared + UNSORTED_OFFSET + thread * 4))
         rank = int32(0)
         for other in range(best):
-            key = uint32(ld_shared_i32(int32(shared + UNSORTED + other * 4)))
+            key = uint32(ld_shared_i32(int32(shared + UNSORTED_OFFSET + other * 4)))
             if key > uint32(own) or (key == uint32(own) and other < thread):
                 rank = int32(rank + 1)
-        st_shared_i32(int32(shared + SORTED + rank * 4), own)
-        label = ld_shared_i32(int32(shared + UNSORTED + (MOST_KEPT + thread) * 4))
-        st_shared_i32(int32(shared + SORTED + (MOST_KEPT + rank) * 4), label)
+        st_shared_i32(int32(shared + SORTED_OFFSET + rank * 4), own)
+        label = ld_shared_i32(int32(shared + UNSORTED_OFFSET + (MOST_KEPT + thread) * 4))
+        st_shared_i32(int32(shared + SORTED_OFFSET + (MOST_KEPT + rank) * 4), label)
     cuda.syncthreads()
 
 
@@ -170,7 +170,7 @@ def sampler(turns):
         if thread < limit:
             key, label = int32(0), int32(0)
             if thread < best:
-                element = ld_shared_i32(int32(shared + CHOSEN + thread * 4))
+                element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4))
                 key, label = int32(key_at(source, coded, element)), int32(start + element)
             at = int64(slice_ * limit + thread) * 4
             st_global_i32(found + at, key)
@@ -181,9 +181,9 @@ def sampler(turns):
             cuda.syncthreads()
             if thread == 0:
                 # Orders the thread block's words before, and those of the ones that came earlier after.
-                st_shared_i32(int32(shared + STATE), atom_global_inc(counter, int32(slices - 1)))
+                st_shared_i32(int32(shared + STATE_OFFSET), atom_global_inc(counter, int32(slices - 1)))
             cuda.syncthreads()
-            if ld_shared_i32(int32(shared + STATE)) != slices - 1:
+            if ld_shared_i32(int32(shared + STATE_OFFSET)) != slices - 1:
                 return
             status = int32(0)
             for other in range(slices):
@@ -194,13 +194,13 @@ def sampler(turns):
             # The list is the slice's own, in its own order.
             cuda.syncthreads()
             if thread < best:
-                st_shared_i32(int32(shared + CHOSEN + thread * 4), thread)
+                st_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4), thread)
             cuda.syncthreads()
         _order(best, found, labels, shared)
         if thread < 32:
             seed = ld_global_i64(global_base(seeds) + int64(row) * 8)
             out = (global_base(tokens), global_base(ids), global_base(masses), global_base(counts))
-            finish(int32(shared + SORTED), best, status, own_options, seed, position, purpose, row, out)
+            finish(int32(shared + SORTED_OFFSET), best, status, own_options, seed, position, purpose, row, out)
 
     return sample
 

@@ -10,7 +10,8 @@ from contextvars import copy_context
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from .state import WARP, Dim3, SimulationError, State, fault, raised_at
+from ..toolchain.constants import WARP
+from .state import Dim3, SimulationError, State, fault, raised_at
 from .sync import stuck
 
 PATIENCE = 50

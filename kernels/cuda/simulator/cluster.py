@@ -17,8 +17,9 @@ The rules are stricter than the memory model, which keeps them independent of th
 
 from functools import partial
 
+from ..toolchain.constants import FULL_WARP
 from .memory import SharedMemory
-from .state import FULL, State, fault, requires
+from .state import State, fault, requires
 from .sync import poll, warp_operation
 
 SPAN = 1 << 20
@@ -212,13 +213,13 @@ def _wait(lanes, _):
 def cluster_arrive_relaxed():
     """Arrive at the cluster's next barrier without waiting; orders no memory."""
     _cluster("barrier.cluster")
-    warp_operation(_arrive, FULL, None)
+    warp_operation(_arrive, FULL_WARP, None)
 
 
 def cluster_wait():
     """Return once every lane of the cluster that has not ended has arrived at this lane's last barrier."""
     cluster = _cluster("barrier.cluster")
-    warp_operation(_wait, FULL, None)
+    warp_operation(_wait, FULL_WARP, None)
     lane = State.lane
     if lane.waits == lane.arrivals:
         fault("barrier", "barrier.cluster: waits without having arrived")

@@ -10,6 +10,7 @@ import weakref
 
 import numpy as np
 
+from ..toolchain.constants import STATIC_SHARED
 from .arrays import GlobalArray
 from .state import State, fault
 
@@ -45,7 +46,7 @@ class SharedMemory:
         if site not in self.arrays:
             start = self.top
             self.top = (start + nbytes + _GAP + 15) // 16 * 16
-            if self.top > STATIC + 48 * 1024:
+            if self.top > STATIC + STATIC_SHARED:
                 fault("bounds", "static shared memory: more than 48 KiB")
             self.arrays[site] = (start, start + nbytes)
         return self.arrays[site]

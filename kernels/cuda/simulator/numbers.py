@@ -9,9 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from .state import FULL, fault
+from .state import fault
 
 _f32 = np.float32
+
+ALL_BITS = 0xFFFFFFFF
+"""A 32-bit word of ones."""
 
 
 def _integer(name, letter, bits, signed):
@@ -84,7 +87,7 @@ _EXPONENT = 0x7F800000
 
 def from_bits(x):
     """float32 of int32 bits."""
-    x = int(x) & FULL
+    x = int(x) & ALL_BITS
     if x & _EXPONENT == _EXPONENT:
         # On the way through a Python float a NaN could change its bits.
         return np.uint32(x).view(_f32)

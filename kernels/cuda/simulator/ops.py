@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 
+from ..toolchain.constants import FULL_WARP, WARP
 from . import warp as simulate_warp
 from .arrays import GlobalArray, LocalArray, SharedArray
 from .memory import DYNAMIC
-from .numbers import bits, converter, from_bits, int32
-from .state import FULL, WARP, State, fault, kernel_frame
+from .numbers import ALL_BITS, bits, converter, from_bits, int32
+from .state import State, fault, kernel_frame
 from .sync import barrier, poll, warp_operation
 
 _f32 = np.float32
@@ -102,7 +103,7 @@ def _clz(x, bits=32):
 def _popc(x):
     if x < 0 and not isinstance(x, simulate_warp.Votes):
         fault("overflow", f"popc of {x}: numba counts 32 or 64 bits, as it typed the value; convert to uint32")
-    return (int(x) & FULL if x < 0 else int(x)).bit_count()
+    return (int(x) & ALL_BITS if x < 0 else int(x)).bit_count()
 
 
 class Cuda:
@@ -121,7 +122,7 @@ class Cuda:
     popc = staticmethod(_popc)
     clz = staticmethod(_clz)
     ffs = staticmethod(lambda x: (int(x) & -int(x)).bit_length())
-    brev = staticmethod(lambda x: int(f"{int(x) & FULL:032b}"[::-1], 2))
+    brev = staticmethod(lambda x: int(f"{int(x) & ALL_BITS:032b}"[::-1], 2))
     selp = staticmethod(lambda condition, a, b: a if condition else b)
     fma = staticmethod(lambda a, b, c: _f32(np.float64(a) * np.float64(b) + np.float64(c)))
     nanosleep = staticmethod(lambda _: poll())
@@ -149,7 +150,7 @@ class Cuda:
         return barrier(0, self._all(), combine=lambda values: int(any(values)), value=value)
 
     @staticmethod
-    def syncwarp(mask=FULL):
+    def syncwarp(mask=FULL_WARP):
         warp_operation(simulate_warp.syncwarp, mask, None)
 
     @staticmethod

@@ -5,9 +5,6 @@ from pathlib import Path
 
 from greenlet import getcurrent
 
-WARP = 32
-FULL = 0xFFFFFFFF
-
 
 class SimulationError(RuntimeError):
     """A fault in a kernel. ``kind`` is one of: barrier, divergence, unwritten, bounds, alignment, race, overflow,

@@ -7,7 +7,8 @@ tell an ordered pair of accesses from a race.
 
 import sys
 
-from .state import FULL, WARP, State, fault, rest, where
+from ..toolchain.constants import FULL_WARP, WARP
+from .state import State, fault, rest, where
 
 
 class Meeting:
@@ -50,8 +51,8 @@ def warp_operation(operation, mask, value):
     """
     lane, frame = State.lane, sys._getframe(2)
     site, place = (frame.f_code, frame.f_lasti), lane.place
-    if mask.__class__ is not int or not 0 <= mask <= FULL:
-        mask = int(mask) & FULL
+    if mask.__class__ is not int or not 0 <= mask <= FULL_WARP:
+        mask = int(mask) & FULL_WARP
     meeting = lane.warp.pending.get(mask)
     if meeting is None:
         meeting = lane.warp.pending[mask] = Meeting(operation, site, mask)
@@ -73,7 +74,7 @@ def _carry_out(lane, meeting, mask):
     """The operation, now that ``lane`` has come as the last one."""
     del lane.warp.pending[mask]
     lanes, values = meeting.lanes, meeting.values
-    if mask != FULL:
+    if mask != FULL_WARP:
         values = [values[i] for i, one in enumerate(lanes) if one is not None]
         lanes = [one for one in lanes if one is not None]
     for one, result in zip(lanes, meeting.operation(lanes, values), strict=True):

@@ -3,8 +3,9 @@
 ``simulate_sync.warp_operation`` calls them when all lanes have arrived.
 """
 
+from ..toolchain.constants import WARP
 from .numbers import int32
-from .state import WARP, fault
+from .state import fault
 from .sync import meet
 
 

@@ -27,7 +27,7 @@ from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
 
 from . import driver
-from .driver import STATIC_SHARED
+from .constants import STATIC_SHARED
 from .host import Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32

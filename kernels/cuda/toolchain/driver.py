@@ -7,8 +7,7 @@ raises RuntimeError when the driver refuses, unless it says otherwise.
 
 import ctypes
 
-STATIC_SHARED = 48 * 1024
-"""Bytes of dynamic shared memory that a launch may ask for without an attribute set on the kernel."""
+from .constants import STATIC_SHARED
 
 
 def _compiled(kernel, args):

@@ -13,7 +13,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import F2, I2, PtxRow, signature_of
-from .radix_search import CHOSEN, MOST_BEST, SHARED_WORDS, STATE, THREADS, selection_key
+from .radix_search import CHOSEN_OFFSET, MOST_BEST, SHARED_WORDS, STATE_OFFSET, THREADS, selection_key
 from .row_search import held_search, reading_search
 
 
@@ -41,7 +41,7 @@ def expansion(ratio):
         missing = int32((ratio - cells % ratio) % ratio)
         cut = cells
         if missing > 0:
-            cut = int32(ld_shared_i32(int32(shared + STATE + 8)) * ratio + ratio - missing)
+            cut = int32(ld_shared_i32(int32(shared + STATE_OFFSET + 8)) * ratio + ratio - missing)
         place = int32(cuda.threadIdx.x)
         out = global_base(ids) + int64(row) * cap * 4
         while place < cap:
@@ -50,7 +50,7 @@ def expansion(ratio):
                 cell = place
             elif place < cells:
                 source = int32(place + missing) if place >= cut else place
-                block = ld_shared_i32(int32(shared + CHOSEN + source // ratio * 4))
+                block = ld_shared_i32(int32(shared + CHOSEN_OFFSET + source // ratio * 4))
                 if labels != 0:
                     block = ld_global_i32(labels + int64(block) * 4)
                 cell = int32(block * ratio + source % ratio)
@@ -122,16 +122,16 @@ def spread(turns, ratio):
                 labels = found + int64(cuda.gridDim.y * best) * 4
                 rank = int32(cuda.threadIdx.x)
                 if rank < best:
-                    element = ld_shared_i32(int32(shared + CHOSEN + rank * 4))
+                    element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4))
                     place = int64(slice_ * best + rank) * 4
                     st_global_i32(found + place, int32(selection_key(ld_global_f32_nc(source + int64(element) * 4))))
                     st_global_i32(labels + place, int32(start + element))
                 cuda.syncthreads()
                 if cuda.threadIdx.x == 0:
                     # Orders the thread block's words before, and those of the ones that came earlier after.
-                    st_shared_i32(int32(shared + STATE), atom_global_inc(counter, int32(slices - 1)))
+                    st_shared_i32(int32(shared + STATE_OFFSET), atom_global_inc(counter, int32(slices - 1)))
                 cuda.syncthreads()
-                if ld_shared_i32(int32(shared + STATE)) != slices - 1:
+                if ld_shared_i32(int32(shared + STATE_OFFSET)) != slices - 1:
                     return
                 best_of(found, True, int32(slices * best), best, shared)
         write(ids, row, cap, n_kv, n_bid, width, labels, shared)
