@@ -47,19 +47,19 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
             x[i] = libdevice.fmul_rn(libdevice.fmul_rn(x[i], inverse), weight[lane * per + i])
             other = cuda.shfl_sync(FULL_WARP, x[i], partner)
             if partner != lane:
-                place = min(lane, partner) * per + i
-                straight = libdevice.fmul_rn(x[i], rope[place])
-                crossed = libdevice.fmul_rn(other, rope[half + place])
+                dim = min(lane, partner) * per + i
+                straight = libdevice.fmul_rn(x[i], rope[dim])
+                crossed = libdevice.fmul_rn(other, rope[half + dim])
                 x[i] = libdevice.fsub_rn(straight, crossed) if lane < partner else libdevice.fadd_rn(straight, crossed)
 
     @device_function
-    def store_tail(raw, steps, tail, rows, place, lane):
+    def store_tail(raw, steps, tail, rows, position, lane):
         for back in range(rows):
             row = rows - 1 - back
             pos = steps[row, 0]
-            if pos >= 0 and pos % ratio == place:
+            if pos >= 0 and pos % ratio == position:
                 for i in range(per):
-                    tail[place, lane * per + i] = raw[row, lane * per + i]
+                    tail[position, lane * per + i] = raw[row, lane * per + i]
                 return
 
     @kernel()
@@ -76,13 +76,13 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
                 dead[lane * per + i] = x[i]
         block = int32(pos // ratio)
         if pos >= 0 and pos % ratio == ratio - 1 and block < pooled.shape[0]:
-            for place in range(ratio - 1):
+            for position in range(ratio - 1):
                 before = int32(row - 1)
-                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != place):
+                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != position):
                     before = int32(before - 1)
                 for i in range(per):
-                    key = raw[before, lane * per + i] if before >= 0 else tail[place, lane * per + i]
-                    x[i] = key if place == 0 else libdevice.fadd_rn(x[i], key)
+                    key = raw[before, lane * per + i] if before >= 0 else tail[position, lane * per + i]
+                    x[i] = key if position == 0 else libdevice.fadd_rn(x[i], key)
             for i in range(per):
                 x[i] = libdevice.fmul_rn(libdevice.fadd_rn(x[i], raw[row, lane * per + i]), float32(quarter))
             norm_rotate(x, weight, rope[block], lane)
@@ -102,7 +102,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
 
 
 def fits(geometry):
-    """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every place of the tail."""
+    """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every position of the tail."""
     per, rest = divmod(geometry.idx_dim, WARP)
     return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW_ROWS + 1
 

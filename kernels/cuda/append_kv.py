@@ -119,16 +119,16 @@ def build(coding, head_dim):
         return int32(0)
 
     @device_function
-    def store_bytes(place, code):
+    def store_bytes(address, code):
         # Words where a lane has whole ones: the host copy is written over the bus.
         if per % 4 == 0:
             for i in range(0, per, 4):
                 low = prmt(code[i], code[i + 1], int32(0x0040))
                 high = prmt(code[i + 2], code[i + 3], int32(0x0040))
-                st_global_i32(place + i, prmt(low, high, int32(0x5410)))
+                st_global_i32(address + i, prmt(low, high, int32(0x5410)))
         else:
             for i in range(per):
-                st_global_u8(place + i, code[i])
+                st_global_u8(address + i, code[i])
 
     @device_function
     def store_int8(code, scale, codes, scales, vector, lane):
@@ -146,9 +146,9 @@ def build(coding, head_dim):
 
     @device_function
     def store_fp16(code, scale, codes, scales, vector, lane):
-        place = codes + (vector * head_dim + lane * per) * 2
+        address = codes + (vector * head_dim + lane * per) * 2
         for i in range(per):
-            st_global_u16(place + 2 * i, code[i])
+            st_global_u16(address + 2 * i, code[i])
 
     encode, store = {"int8": (int8, store_int8), "q4_0": (q4_0, store_q4_0), "fp16": (fp16, store_fp16)}[coding]
     return encode, store
@@ -173,7 +173,7 @@ def append_kernel(coding, n_head_kv, head_dim):
         if pos < 0 or slot < 0 or slot >= table.shape[0] or table[slot, K_CODING + side] != number:
             return
         page_size = int32(table[slot, PAGE_SIZE])
-        logical, place = int32(pos // page_size), int32(pos % page_size)
+        logical, offset = int32(pos // page_size), int32(pos % page_size)
         if logical >= table[slot, TABLE_SIZE]:
             return
         x, code = cuda.local.array(per, float32), cuda.local.array(per, int32)
@@ -182,10 +182,10 @@ def append_kernel(coding, n_head_kv, head_dim):
         scale = encode(x, code, lane)
         page = int64(ld_global_i32(table[slot, PAGE_TABLE] + int64(logical) * 4))
         if page >= 0:
-            vector = (page * n_head_kv + head) * page_size + place
+            vector = (page * n_head_kv + head) * page_size + offset
             store(code, scale, table[slot, 2 * side], table[slot, 2 * side + 1], vector, lane)
         if table[slot, HOST] != 0:
-            vector = (int64(logical) * n_head_kv + head) * page_size + place
+            vector = (int64(logical) * n_head_kv + head) * page_size + offset
             store(code, scale, table[slot, HOST + 2 * side], table[slot, HOST + 2 * side + 1], vector, lane)
 
     return append_kv_kernel
@@ -222,12 +222,12 @@ def append_kv(k, v, kv, steps, slots=None):
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
     if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
-    sides = {side.coding for one in kvs for side in (one.k, one.v)}
-    if any(one.geometry != g for one in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
+    sides = {side.coding for held in kvs for side in (held.k, held.v)}
+    if any(held.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
         return ops.refuse(NAME, "geometry")
     several, slots = slots is not None, kvs[0].table if slots is None else slots
     for coding in sorted(sides):
-        used = [i for i in (0, 1) if any((one.k, one.v)[i].coding == coding for one in kvs)]
+        used = [i for i in (0, 1) if any((held.k, held.v)[i].coding == coding for held in kvs)]
         grid = (rows, g.n_head_kv, len(used))
         if rows:
             write = append_kernel(coding, g.n_head_kv, g.head_dim)

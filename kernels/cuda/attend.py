@@ -183,7 +183,7 @@ def attend(
     splits = plan(kvs, together, cap, schedule, splits)
     if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID_X:
         return refuse(NAME, "geometry")
-    groups = max(GROUPS[one.pool.v.coding] for one in kvs)
+    groups = max(GROUPS[held.pool.v.coding] for held in kvs)
     needed = together * call.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
     if scratch is not None and (scratch.dtype != np.int64 or not scratch.flags.c_contiguous or scratch.size < needed):
         return refuse(NAME, "scratch")

@@ -1,4 +1,4 @@
-"""What the blocks of one row tell each other in the exact ``attend`` where a cluster holds them (sm_90).
+"""What the blocks of one row send each other in the exact ``attend`` where a cluster holds them (sm_90).
 
 Blocks store straight into each other's shared memory, asynchronously, and every store counts its bytes on a barrier of
 the block that it goes to; a block waits until the bytes that it expects are there. So nobody fences memory and nobody
@@ -41,14 +41,14 @@ MAXIMA_PIECES = HEADS * BOX_BYTES // 16
 
 
 @device_function
-def open_barriers(maxima_here, sums_here, active, places):
+def open_barriers(maxima_here, sums_here, active, pairs):
     """One lane: set up this block's barriers, at two shared addresses, for the maxima of ``active`` blocks and for
-    their masses and sums of ``places`` places."""
+    their masses and sums of ``pairs`` pairs."""
     mbarrier_init(maxima_here, int32(1))
     mbarrier_init(sums_here, int32(1))
     fence_mbarrier_init()
     mbarrier_arrive_expect(maxima_here, int32(active * (HEADS * BOX_BYTES)))
-    mbarrier_arrive_expect(sums_here, int32(active * (HEADS * 8 + places * 16)))
+    mbarrier_arrive_expect(sums_here, int32(active * (HEADS * 8 + pairs * 16)))
 
 
 @device_function
@@ -59,7 +59,7 @@ def await_bytes(barrier):
 
 
 @device_function
-def tell_maxima(box, maxima, split, active, maxima_here, thread):
+def send_maxima(box, maxima, split, active, maxima_here, thread):
     """This block's maxima to the boxes, int32 [senders, 12, 8], of all ``active`` blocks: a lane each piece, of 384."""
     if thread < active * MAXIMA_PIECES:
         rank = int32(uint32(thread) // uint32(MAXIMA_PIECES))
@@ -83,17 +83,17 @@ def fold_maxima(box, records, active, head, lane):
 
 
 @device_function
-def tell_mass(masses, split, active, head, mass_of, sums_here, lane):
+def send_mass(masses, split, active, head, mass_of, sums_here, lane):
     """One warp, one head: this block's mass of it to every block's inbox, int64 [senders, 12]."""
     if lane < active:
         st_async_i64(map_shared(int32(masses + (split * HEADS + head) * 8), lane), mass_of, map_shared(sums_here, lane))
 
 
 @device_function
-def tell_pair(inbox, split, own, share_of, told, x, y, sums_here):
-    """This block's two sums of a place to the inbox of its owner, int64 [senders, own, 2]."""
-    owner = owner_of(told, share_of)
-    at = map_shared(int32(inbox + ((split - owner) * own + told) * 16), owner)
+def send_pair(inbox, split, own, share_of, index, x, y, sums_here):
+    """This block's two sums of a pair to the inbox of its owner, int64 [senders, own, 2]."""
+    owner = owner_of(index, share_of)
+    at = map_shared(int32(inbox + ((split - owner) * own + index) * 16), owner)
     st_async_v2_i64(at, x, y, map_shared(sums_here, owner))
 
 

@@ -1,4 +1,4 @@
-"""What the blocks of one row tell each other in the exact ``attend``: maxima, then mass and sums.
+"""What the blocks of one row send each other in the exact ``attend``: maxima, then mass and sums.
 
 The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for
 those of the others; later it sends every other block its part of that one's share of the outputs. Both go through
@@ -7,7 +7,7 @@ counter. A word is set back to UNSET by whoever read it last, so a scratch is fi
 
 Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
 ever needed at once, far below the number that are resident, so waiting always ends. Where a cluster holds the blocks of
-a row, ``attend_cluster`` takes the place of this.
+a row, ``exchange_cluster.py`` is used instead.
 """
 
 from ..toolchain.compiler import cuda, device_function, int32, int64
@@ -42,9 +42,9 @@ def mass_address(base, splits, sender, owner, head, v_groups):
 
 
 @device_function
-def pair_address(base, splits, sender, told, v_groups):
-    """Where ``sender`` leaves its two sums of the place ``told`` (``attend_outputs``)."""
-    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * SUMS + told * 2) * 8
+def pair_address(base, splits, sender, index, v_groups):
+    """Where ``sender`` leaves its two sums of the pair ``index`` (an exchange index: ``outputs.py``)."""
+    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * SUMS + index * 2) * 8
 
 
 @device_function
@@ -106,21 +106,21 @@ def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
 
 
 @device_function
-def send_pair(base, split, splits, told, x, y, v_groups):
-    """Leave this block's two sums of a place for whoever owns it."""
-    st_global_v2_relaxed_i64(pair_address(base, splits, split, told, v_groups), x, y)
+def send_pair(base, split, splits, index, x, y, v_groups):
+    """Leave this block's two sums of a pair for the block that owns it."""
+    st_global_v2_relaxed_i64(pair_address(base, splits, split, index, v_groups), x, y)
 
 
 @device_function
-def receive_pair(base, splits, active, told, part, v_groups):
-    """Two sums of a place over every ``SENDER_LANES``-th block from ``part`` on; the words are cleared."""
+def receive_pair(base, splits, active, index, part, v_groups):
+    """Two sums of a pair over every ``SENDER_LANES``-th block from ``part`` on; the words are cleared."""
     x, y = int64(0), int64(0)
     low, high = cuda.local.array(BATCH, int64), cuda.local.array(BATCH, int64)
     for start in range(part, active, int32(SENDER_LANES * BATCH)):
         for i in range(BATCH):
             high[i] = int64(0)
             low[i] = int64(UNSET) if start + i * SENDER_LANES < active else int64(0)
-        first = pair_address(base, splits, int32(start), told, v_groups)
+        first = pair_address(base, splits, int32(start), index, v_groups)
         waiting = True
         while waiting:
             waiting = False

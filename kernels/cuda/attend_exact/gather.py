@@ -49,11 +49,11 @@ def exponent(scale):
 
 
 def make(k_groups, v_groups, n_head_kv, threads, each):
-    """(ask_cells, find_rows, ask_scales, store_scales) for blocks of ``threads`` lanes, each of which looks up ``each``
+    """(load_ids, find_rows, load_cell_scales, store_scales) for blocks of ``threads`` lanes. A lane looks up ``each``
     cells: its own and every ``threads``-th after it."""
 
     @device_function
-    def ask_cells(cells, ids, begin, count, thread):
+    def load_ids(cells, ids, begin, count, thread):
         """The lane's ids of cells begin to begin + count - 1 of a selection to the local array ``cells``, -1 beyond."""
         for i in range(each):
             cell = int32(thread + i * threads)
@@ -66,24 +66,24 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
         """The lane's ``cells`` to rows in the pool, -1 for what is not selected; to shared memory up to ``padded``."""
         table, addressed = field(pools, which, TABLE), field(pools, which, CELLS_OF_TABLE)
         page_size = int32(field(pools, which, PAGE_SIZE))
-        place = cuda.local.array(each, int32)
+        offset = cuda.local.array(each, int32)
         for i in range(each):
             cell, page = cells[i], int32(-1)
             if cell >= 0 and cell < addressed:
                 # Both are not negative; Python's division would test for that.
                 logical = int32(uint32(cell) // uint32(page_size))
-                place[i] = int32(cell - logical * page_size)
+                offset[i] = int32(cell - logical * page_size)
                 page = ld_global_i32_nc(table + int64(logical) * 4)
             cells[i] = page
         for i in range(each):
             if cells[i] >= 0:
-                cells[i] = int32((cells[i] * n_head_kv + kv_head) * page_size + place[i])
+                cells[i] = int32((cells[i] * n_head_kv + kv_head) * page_size + offset[i])
             cell = int32(thread + i * threads)
             if cell < padded:
                 st_shared_i32(int32(rows + cell * 4), cells[i])
 
     @device_function
-    def ask_scales(cells, k_raw, v_raw, pools, which):
+    def load_cell_scales(cells, k_raw, v_raw, pools, which):
         """Scales of the rows ``cells`` that :func:`find_rows` found to the local arrays ``k_raw`` [each * k_groups / 2]
         and ``v_raw``; 0 for row -1."""
         k_base, v_base = field(pools, which, K_SCALE), field(pools, which, V_SCALE)
@@ -123,4 +123,4 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
                 if v_groups == 8:
                     st_shared_i32(int32(signs + cell * 4), sign)
 
-    return ask_cells, find_rows, ask_scales, store_scales
+    return load_ids, find_rows, load_cell_scales, store_scales

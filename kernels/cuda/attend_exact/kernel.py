@@ -69,9 +69,9 @@ def sum_senders(x):
 
 
 @device_function
-def anew(thread):
-    """``thread`` by way of a shuffle, through which no compiler sees: what was made of it before is made again, and
-    takes no registers meanwhile."""
+def opaque(thread):
+    """``thread``, by a shuffle that no compiler sees through: it computes again what it computed of ``thread`` before,
+    which so takes no registers in between."""
     return int32(cuda.shfl_xor_sync(FULL_WARP, thread, 0))
 
 
@@ -95,7 +95,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     k_registers = 32 if k_groups == 4 else 16
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
     signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
-    ask_cells, find_rows, ask_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
+    load_ids, find_rows, load_cell_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
     score_cells = scores.make(k_groups, v_groups, signed, cluster)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
 
@@ -170,7 +170,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
 
         selection = global_base(ids) + int64(row) * int64(capacity) * 4
         cells = cuda.local.array(each, int32)
-        ask_cells(cells, selection, begin, count, thread)
+        load_ids(cells, selection, begin, count, thread)
         if early:
             for i in range(heads_per_warp):
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
@@ -178,7 +178,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         k_raw, v_raw = cuda.local.array(k_words, int32), cuda.local.array(v_words, int32)
         if early:
             # Behind the cells' K the scales would wait for all of it.
-            ask_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, pools, which)
         cuda.syncthreads()
         if cluster and active > 1:
             cluster_arrive_relaxed()
@@ -186,7 +186,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         raw_k = cuda.local.array(k_registers, int32)
         scores.load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
         if not early:
-            ask_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, pools, which)
         store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread)
         if not early:
             for i in range(heads_per_warp):
@@ -218,7 +218,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if active > 1:
             if cluster:
                 cluster_wait()
-                exchange_cluster.tell_maxima(box, maxima, split, active, maxima_here, thread)
+                exchange_cluster.send_maxima(box, maxima, split, active, maxima_here, thread)
                 exchange_cluster.await_bytes(maxima_here)
             else:
                 exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, False)
@@ -234,7 +234,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                 if lane == 0:
                     st_shared_i64(int32(totals + head * 8), mass_of)
             elif cluster:
-                exchange_cluster.tell_mass(masses, split, active, head, mass_of, sums_here, lane)
+                exchange_cluster.send_mass(masses, split, active, head, mass_of, sums_here, lane)
             else:
                 exchange_scratch.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
             if lane < v_groups:
@@ -242,13 +242,13 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         cuda.syncthreads()
 
         sums = cuda.local.array(96, int32)
-        thread = anew(thread)
+        thread = opaque(thread)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         weigh_values(raw_v, v_base, padded, warp, powers, stride, v_scale, signs, room, factors, rows, sums, lane)
         if not cluster:
             # The cells are done with: their memory now carries sums between the warps that share 64 dims.
             cuda.syncthreads()
-        thread = anew(thread)
+        thread = opaque(thread)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         store_sums(sums, staged, warp, lane)
         exchange = ld_shared_i64(int32(base + KEPT_OFFSET + 8))
@@ -268,49 +268,49 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             for half in range(2):
                 total[2 * half], total[2 * half + 1] = outputs.add_parts(staged, int32(pair + half * 32), parts)
             if active == 1:
-                head, dim = outputs.held_place(pair, v_groups)
+                head, dim = outputs.dims_of_lane_index(pair, v_groups)
                 if head < group:
                     outputs.put_four(total, head, dim, results, rotating, records, totals, v_groups)
             else:
                 for half in range(2):
-                    told = outputs.told_pair(int32(pair + half * 32), v_groups)
+                    index = outputs.exchange_index(int32(pair + half * 32), v_groups)
                     if cluster:
                         x, y = total[2 * half], total[2 * half + 1]
-                        exchange_cluster.tell_pair(inbox, split, own, share_of, told, x, y, sums_here)
+                        exchange_cluster.send_pair(inbox, split, own, share_of, index, x, y, sums_here)
                     else:
                         exchange_scratch.send_pair(
-                            exchange, split, splits, told, total[2 * half], total[2 * half + 1], v_groups
+                            exchange, split, splits, index, total[2 * half], total[2 * half + 1], v_groups
                         )
 
-        begin_place, end_place = int32(0), int32(SUM_PAIRS)
+        begin_pair, end_pair = int32(0), int32(SUM_PAIRS)
         if active > 1:
             if cluster:
                 exchange_cluster.await_bytes(sums_here)
             else:
                 # Every block has sent its masses, so every block has read the maxima.
                 exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, True)
-            begin_place = min(int32(split * own), int32(SUM_PAIRS))
-            end_place = min(int32(begin_place + own), int32(SUM_PAIRS))
-            place, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
-            for start in range(int32(begin_place + warp * WARP_PAIRS), end_place, int32(WARP_PAIRS * warps)):
-                told = int32(start + place)
-                head, dim = outputs.told_place(min(told, int32(SUM_PAIRS - 1)), v_groups)
+            begin_pair = min(int32(split * own), int32(SUM_PAIRS))
+            end_pair = min(int32(begin_pair + own), int32(SUM_PAIRS))
+            offset, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
+            for start in range(int32(begin_pair + warp * WARP_PAIRS), end_pair, int32(WARP_PAIRS * warps)):
+                index = int32(start + offset)
+                head, dim = outputs.dims_of_exchange_index(min(index, int32(SUM_PAIRS - 1)), v_groups)
                 x, y, mass_of = int64(0), int64(0), int64(0)
-                if told < end_place:
+                if index < end_pair:
                     if cluster:
                         x, y, mass_of = exchange_cluster.read_inbox(
-                            inbox, masses, own, active, int32(told - begin_place), head, part
+                            inbox, masses, own, active, int32(index - begin_pair), head, part
                         )
                     else:
-                        x, y = exchange_scratch.receive_pair(exchange, splits, active, told, part, v_groups)
+                        x, y = exchange_scratch.receive_pair(exchange, splits, active, index, part, v_groups)
                 x, y = sum_senders(x), sum_senders(y)
                 mass_of = sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
-                if told < end_place and head < group:
+                if index < end_pair and head < group:
                     total_of = y if part else x
                     outputs.put_one(total_of, mass_of, head, int32(dim + part), results, rotating, records, v_groups)
         if v_groups == 8:
             cuda.syncthreads()
-            begin_head, end_head = int32(begin_place >> 7), min(int32(end_place >> 7), int32(group))
+            begin_head, end_head = int32(begin_pair >> 7), min(int32(end_pair >> 7), int32(group))
             outputs.rotate_outputs(begin_head, end_head, rotating, results, records, totals, warp, int32(warps), lane)
 
     return attend_exact

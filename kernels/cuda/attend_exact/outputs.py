@@ -1,9 +1,9 @@
 """From sums to outputs in the exact ``attend``: step 8 of design section 4.
 
 The sums of a block, [12 heads, 256 dims] int64, come in ``SUM_PAIRS`` pairs of dims. A pair has two indices. Its lane
-index says which lane holds it. Its wire index says where it stands among the pairs that blocks send each other: for
-int8 V both are the same, so that a warp writes 512 bytes in one go; for q4_0 V, whose outputs are rotated head by head,
-wire indices go by heads and dims.
+index says which lane holds it. Its exchange index says where it stands among the pairs that blocks send each other: for
+int8 V both are the same, so that a warp writes 512 bytes at once; for q4_0 V, whose outputs are rotated head by head,
+exchange indices go by heads and dims.
 """
 
 from ..common.scalar import NAN_BITS, scaled
@@ -58,8 +58,8 @@ def add_parts(staged, pair, parts):
 
 
 @device_function
-def held_place(pair, v_groups):
-    """(head, first dim) of a pair in the order in which lanes hold them: see ``attend_values.store_sums``."""
+def dims_of_lane_index(pair, v_groups):
+    """(head, first dim) of the pair of that lane index: ``values.store_sums`` says which lane holds it."""
     lane, half = int32(pair & 31), int32((pair >> 5) & 1)
     piece = int32(pair >> 6)
     block = int32(uint32(piece) // uint32(UNITS))
@@ -76,25 +76,25 @@ def held_place(pair, v_groups):
 
 
 @device_function
-def told_pair(pair, v_groups):
-    """Place at which blocks tell each other the pair that lanes hold at ``pair``."""
+def exchange_index(pair, v_groups):
+    """Exchange index of the pair of lane index ``pair``."""
     if v_groups == 4:
         return pair
-    head, dim = held_place(pair, v_groups)
+    head, dim = dims_of_lane_index(pair, v_groups)
     return int32(head * (DIM // 2) + (dim >> 1))
 
 
 @device_function
-def told_place(told, v_groups):
-    """(head, first dim) of the pair at place ``told``."""
+def dims_of_exchange_index(index, v_groups):
+    """(head, first dim) of the pair of exchange index ``index``."""
     if v_groups == 4:
-        return held_place(told, v_groups)
-    return int32(told >> 7), int32((told & 127) * 2)
+        return dims_of_lane_index(index, v_groups)
+    return int32(index >> 7), int32((index & 127) * 2)
 
 
 @device_function
 def share_of_outputs(active, v_groups):
-    """Places of each block's share of the outputs; of q4_0 V whole heads."""
+    """Pairs of each block's share of the outputs; whole heads for q4_0 V."""
     owned = 1 if v_groups == 4 else DIM // 2
     return int32(uint32(SUM_PAIRS + active * owned - 1) // uint32(active * owned) * owned)
 
@@ -106,10 +106,10 @@ def reciprocal(own):
 
 
 @device_function
-def owner_of(told, share_of):
-    """told // own. Rounding up adds less than told / 2^21 <= 1536 / 2^21 < 1 / own to the quotient, as ``own`` is at
+def owner_of(index, share_of):
+    """index // own. Rounding up adds less than index / 2^21 <= 1536 / 2^21 < 1 / own to the quotient, as ``own`` is at
     most 768 (two blocks or more), and the product stays below 2^31, as it is at least 12 (132 blocks or fewer)."""
-    return int32((told * share_of) >> 21)
+    return int32((index * share_of) >> 21)
 
 
 @device_function
@@ -131,12 +131,12 @@ def put_four(sums, head, dim, results, outputs, records, totals, v_groups):
 @device_function
 def put_one(total, mass_of, head, dim, results, outputs, records, v_groups):
     """The output of one dim, as :func:`put_four`."""
-    one = output(total, int32(records + head * HEAD_BYTES), mass_of, int32(dim // (DIM // v_groups)), v_groups)
+    value = output(total, int32(records + head * HEAD_BYTES), mass_of, int32(dim // (DIM // v_groups)), v_groups)
     at = int32((head * DIM + dim) * 4)
     if v_groups == 4:
-        st_global_f32(results + int64(at), one)
+        st_global_f32(results + int64(at), value)
     else:
-        st_shared_f32(int32(outputs + at), one)
+        st_shared_f32(int32(outputs + at), value)
 
 
 @device_function

@@ -57,8 +57,8 @@ def rotate_lanes(x, lane):
 
 
 @device_function
-def query_place(head, limb, word, k_groups):
-    """Byte at which limb ``limb`` of dims 4 * word to 4 * word + 3 of a head stands among the query's limbs.
+def query_offset(head, limb, word, k_groups):
+    """Offset in bytes, among the query's limbs, of limb ``limb`` of a head's dims 4 * word to 4 * word + 3.
 
     int8 K (4 groups): a lane reads 16 consecutive dims, four words, of each 64; q4_0 (8 groups): of each 32 the
     4 low nibbles and the 4 high nibbles of a word.
@@ -113,9 +113,9 @@ def store_query(queries, at, head, k_groups, base, lane):
             qi[i] = int32(value + 0x8080)
         low, middle, high, _ = transpose_bytes(qi[0], qi[1], qi[2], qi[3])
         word = int32(lane * 2 + half)
-        st_shared_i32(int32(base + query_place(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
-        st_shared_i32(int32(base + query_place(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
-        last = int32(base + query_place(head, 2, word, k_groups))
+        st_shared_i32(int32(base + query_offset(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
+        st_shared_i32(int32(base + query_offset(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
+        last = int32(base + query_offset(head, 2, word, k_groups))
         st_shared_i32(last, high)
         if head >= 8:
             st_shared_i32(int32(last + 64), int32(0))

@@ -110,22 +110,22 @@ def make(k_groups, v_groups, mma_s8, once):
                 )
         if not once:
             load_k(raw, pair, k_codes, low, high, quarter, k_groups)
-        for one in range(per_pair):
-            group = pair * per_pair + one
+        for part in range(per_pair):
+            group = pair * per_pair + part
             for side in range(2):
                 if k_groups == 4:
                     factor_k = scale[side * 4 + group]
                 else:
                     factor_k = ld_shared_f32(int32(k_scale + ((cell + side * 8) * k_groups + group) * 4))
-                i = one * PRODUCTS * 4 + side * 2
+                i = part * PRODUCTS * 4 + side * 2
                 for which in range(3):
                     if which < 2:
                         dot = rounded_dot(dots[i + which], dots[i + 4 + which], dots[i + 8 + which])
                     else:
                         dot = rounded_dot(dots[i + 12], dots[i + 13], dots[i + 16])
                     term = libdevice.fmul_rn(dot, factor_k)
-                    place = side * 3 + which
-                    total[place] = term if group == 0 else libdevice.fadd_rn(total[place], term)
+                    entry = side * 3 + which
+                    total[entry] = term if group == 0 else libdevice.fadd_rn(total[entry], term)
 
     @device_function
     def fold(held, half, lane, distance):

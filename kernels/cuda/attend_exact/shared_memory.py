@@ -35,7 +35,7 @@ HEAD_BYTES = 64
 FACTOR_WORD, POISON_WORD = 9, 10
 
 BOX_BYTES = 32
-"""Bytes of a head's maxima as the blocks of a cluster tell them."""
+"""Bytes of a head's maxima as the blocks of a cluster send them."""
 
 FACTORS_BYTES = 32
 """Bytes of a head's factors of its weights, one float32 per V group."""
@@ -93,5 +93,5 @@ def shared_bytes(room, k_groups, v_groups, parts, cluster=1):
     """Bytes of dynamic shared memory of a block for up to ``room`` cells (a multiple of 32)."""
     cells = cells_bytes(room, k_groups, v_groups)
     sums = staging(parts) + SUMS * 4 * (v_groups == 8)
-    # In a cluster the sums have a place of their own: a barrier less.
+    # In a cluster the sums have memory of their own, which saves a barrier.
     return CELLS_OFFSET + (cells + sums + inbox_bytes(cluster) if cluster > 1 else max(cells, sums))

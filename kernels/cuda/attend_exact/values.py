@@ -160,9 +160,9 @@ def unpack_v(raw, signs, block):
             for part in range(2):
                 x = nibbles(int32(both >> (4 * part)))
                 flipped = int32(x ^ negative)
-                one = int32(negative & 0x01010101)
+                ones = int32(negative & 0x01010101)
                 # Bytes are added without a carry between them.
-                raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + one) ^ (flipped & -0x7F7F7F80))
+                raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + ones) ^ (flipped & -0x7F7F7F80))
 
 
 @device_function
@@ -174,7 +174,7 @@ def lane_base(v_codes, warp, lane, v_groups):
 
 @device_function
 def store_piece(total, unit, staged, warp, lane):
-    """The four sums of a piece to their place in the staging."""
+    """Store the four sums of a piece to the staging."""
     at = int32(staged + ((warp * UNITS + unit) * 64 + lane) * 16)
     st_shared_v2_i64(at, total[0], total[1])
     st_shared_v2_i64(int32(at + 512), total[2], total[3])

@@ -34,8 +34,8 @@ TOGETHER = 4
 EMPTY = -3.4028234663852886e38
 
 
-class Places(NamedTuple):
-    """Where things lie in a block's shared memory, in bytes; ``half`` and ``head``: half a head's dims and all."""
+class Offsets(NamedTuple):
+    """Offsets in a block's shared memory, in bytes. ``half`` and ``head`` are sizes: half a head's dims, and all."""
 
     half: int
     head: int
@@ -51,8 +51,8 @@ class Places(NamedTuple):
     end: int
 
 
-def places_of(group, dim):
-    """:class:`Places` of a block of ``group`` heads of ``dim`` dims."""
+def offsets_of(group, dim):
+    """:class:`Offsets` of a block of ``group`` heads of ``dim`` dims."""
     head = dim * 4
     sums = group * head
     buffer = sums + group * head
@@ -60,7 +60,7 @@ def places_of(group, dim):
     rows = weights + group * CHUNK * 4
     tops = rows + CHUNK * 4
     masses, fades, poison, fields = (tops + i * group * 4 for i in range(1, 5))
-    return Places(
+    return Offsets(
         dim * 2, head, sums, buffer, weights, rows, tops, masses, fades, poison, fields, fields + 8 * POOL_FIELDS
     )
 
@@ -70,7 +70,7 @@ def parts_of(group, dim, rotated):
     ``rotated``: K is."""
     lanes = dim // 8
     rotate = rotation(lanes)
-    half, head_bytes, _, _, weights, rows_at, tops, masses, fades, poison, fields, _ = places_of(group, dim)
+    half, head_bytes, _, _, weights, rows_at, tops, masses, fades, poison, fields, _ = offsets_of(group, dim)
 
     @device_function
     def load_queries(base, shared, lane, part):
@@ -100,9 +100,9 @@ def parts_of(group, dim, rotated):
     def weigh(shared, head, lane, fresh):
         """One warp: a head's scores to weights, its maximum and sum brought up to date. ``fresh``: the piece begins."""
         at = int32(shared + weights + (head * CHUNK + lane) * 4)
-        place = int32(shared + rows_at + lane * 4)
-        s0 = ld_shared_f32(at) if ld_shared_i32(place) >= 0 else float32(EMPTY)
-        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(place + 128)) >= 0 else float32(EMPTY)
+        row_at = int32(shared + rows_at + lane * 4)
+        s0 = ld_shared_f32(at) if ld_shared_i32(row_at) >= 0 else float32(EMPTY)
+        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(row_at + 128)) >= 0 else float32(EMPTY)
         before = float32(EMPTY)
         mass = float32(0)
         if lane == 0 and not fresh:
@@ -148,8 +148,8 @@ def parts_of(group, dim, rotated):
     def finish(scratch, n_pieces, g, n_head_kv, piece, head, top, mass):
         """Maximum and sum of one head's piece to the scratch."""
         each = int64(n_pieces) * n_head_kv * group
-        place = (int64(g) * n_pieces + piece) * group + head
-        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + place) * 4
+        index = (int64(g) * n_pieces + piece) * group + head
+        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + index) * 4
         st_global_f32(at, top)
         st_global_f32(at + each * 4, mass)
 

@@ -1,6 +1,6 @@
 """Cells of a pool as the float ``attend`` reads them: eight dims of one cell to a lane, widened to float32.
 
-A cell has a row in the pool, (page * n_head_kv + KV head) * page_size + place in the page, and each side keeps
+A cell has a row in the pool, (page * n_head_kv + KV head) * page_size + position in the page, and each side keeps
 ``codes`` [rows, bytes] and ``scale`` [rows, groups] (``reference.kv.Side``). Dequantised values are exact in float32: a
 code has at most 8 bits, a scale 11. The bytes of a cell that is not selected never reach a result: row 0 is read in its
 place, and its values are replaced by 0.

@@ -88,10 +88,10 @@ def row_of(cell, table, capacity, page_size, n_head_kv, g):
         return int32(-1)
     if page_size & (page_size - 1) == 0:
         # A 64-bit division takes as long as the load behind it.
-        page, place = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
+        page, offset = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
     else:
-        page, place = int32(cell // page_size), int32(cell % page_size)
+        page, offset = int32(cell // page_size), int32(cell % page_size)
     physical = ld_global_i32_nc(table + int64(page) * 4)
     if physical < 0:
         return int32(-1)
-    return int32((physical * n_head_kv + g) * page_size + place)
+    return int32((physical * n_head_kv + g) * page_size + offset)

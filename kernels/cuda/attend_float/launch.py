@@ -24,7 +24,7 @@ from ..common.pools import NAME, checked, pool_fields, sets_of
 from ..device.containers import CODINGS
 from ..toolchain.compiler import address, array_module, launch, properties
 from ..toolchain.constants import MAX_GRID_YZ
-from .chunk import CHUNK, places_of
+from .chunk import CHUNK, offsets_of
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
 
@@ -56,7 +56,7 @@ def _blocks(pieces, rows, n_head_kv, multiprocessors):
 
 def _shared(geometry):
     """Bytes of shared memory that a block of pieces needs."""
-    return places_of(geometry.group, geometry.head_dim).end
+    return offsets_of(geometry.group, geometry.head_dim).end
 
 
 def _refusal(kvs, schedule, scratch, needed):

@@ -38,7 +38,7 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
 )
 from ..toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
-from .chunk import CHUNK, EMPTY, TOGETHER, parts_of, places_of
+from .chunk import CHUNK, EMPTY, TOGETHER, offsets_of, parts_of
 from .dequantise import cells_of
 from .lanes import dot, eight_of, sums_together, weighted
 
@@ -70,7 +70,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     # V is fetched with K where registers last.
     early = k_coding == v_coding == "int8"
     factor = math.log2(math.e) / math.sqrt(dim)
-    half, head_bytes, sums, buffer, weights, rows_at, tops, masses, fades, poison, fields, _ = places_of(group, dim)
+    half, head_bytes, sums, buffer, weights, rows_at, tops, masses, fades, poison, fields, _ = offsets_of(group, dim)
     load_queries, weigh, look_up, partial_row, finish = parts_of(group, dim, k_coding == "q4_0")
     # A last batch of fewer heads needs a test for each.
     whole = group % TOGETHER == 0
@@ -172,7 +172,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 y4, y5, y6, y7 = widen_v(v4, lane), widen_v(v5, lane), widen_v(v6, lane), widen_v(v7, lane)
                 for together in range(0, group, TOGETHER):
                     for i in range(TOGETHER):
-                        # Beyond the last head: its values again, to a place that nobody reads.
+                        # Beyond the last head: its values again, to memory that nobody reads.
                         head = together + i if whole else min(together + i, group - 1)
                         w = eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
                         to = int32(shared + buffer + (i * 8 + part) * head_bytes + lane * 16)

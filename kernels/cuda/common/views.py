@@ -27,8 +27,8 @@ class View(NamedTuple):
     step: int
 
     @property
-    def place(self):
-        """What a kernel needs to find an element: address and strides."""
+    def layout(self):
+        """(address, row, step): what a kernel needs to find an element."""
         return self.address, self.row, self.step
 
     def stretched(self, middle):

@@ -16,7 +16,7 @@ from qsa.reference.kv import read_kv as _read_kv
 from ..toolchain.compiler import address, array_module, as_numpy, pinned
 
 CODINGS = ("int8", "q4_0", "fp16")
-"""Codings that a device pool may have; a slot table holds their places in this tuple."""
+"""Codings that a device pool may have; a slot table holds their indices in this tuple."""
 
 SLOT_FIELDS = (
     "k_codes",
@@ -33,7 +33,7 @@ SLOT_FIELDS = (
     "k_coding",
     "v_coding",
 )
-"""Columns of a slot table: addresses (0 where there is no host copy), sizes, places in :data:`CODINGS`."""
+"""Columns of a slot table: addresses (0 where there is no host copy), sizes, indices in :data:`CODINGS`."""
 
 
 class DeviceKV:
@@ -129,7 +129,7 @@ def to_device(x):
     if isinstance(x, Index):
         return DeviceIndex(x)
     if isinstance(x, (list, tuple)):
-        return [to_device(one) for one in x]
+        return [to_device(item) for item in x]
     return None if x is None else array_module().array(x)
 
 
@@ -150,7 +150,7 @@ def to_host(x):
             setattr(index, name, as_numpy(getattr(x, name)))
         return index
     if isinstance(x, (list, tuple)):
-        return [to_host(one) for one in x]
+        return [to_host(item) for item in x]
     return None if x is None else as_numpy(x)
 
 

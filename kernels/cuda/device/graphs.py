@@ -30,9 +30,9 @@ class Staging:
     """
 
     def __init__(self, arrays):
-        places, end = {}, 0
+        slices, end = {}, 0
         for name, array in arrays.items():
-            places[name] = slice(end, end + array.nbytes)
+            slices[name] = slice(end, end + array.nbytes)
             end += -(-array.nbytes // ALIGNED) * ALIGNED
         words = max(1, end // WORD)
         host, self._seen = pinned((words,), np.int64)
@@ -41,7 +41,7 @@ class Staging:
 
         def views(side):
             return {
-                name: bytes_[side][places[name]].view(array.dtype).reshape(array.shape)
+                name: bytes_[side][slices[name]].view(array.dtype).reshape(array.shape)
                 for name, array in arrays.items()
             }
 

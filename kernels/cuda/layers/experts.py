@@ -150,12 +150,12 @@ def _products(x, weight, pairs, choice, table, order, per_row):
     out = empty((pairs, weight.outputs))
     units, groups = weight.codes.shape[1:3]
     form = FEW if choice == "each" else MANY if tensor_cores() else SOME
-    arrays = [address(one) for one in (weight.codes, weight.scale, *x, table)]
-    places = *arrays, 0 if order is None else address(order), address(out)
+    arrays = [address(array) for array in (weight.codes, weight.scale, *x, table)]
+    addresses = *arrays, 0 if order is None else address(order), address(out)
     blocks = pairs if choice == "each" else len(table)
     sizes = pairs, per_row, weight.outputs, units, groups, len(weight.codes)
     chosen = matrix_kernel(*form, choice, tensor_cores())
-    launch(chosen, (blocks, -(-units // form[0])), THREADS, (*places, *sizes))
+    launch(chosen, (blocks, -(-units // form[0])), THREADS, (*addresses, *sizes))
     return out
 
 
@@ -198,8 +198,8 @@ def experts(x, ids, shares, gate_up, down):
     fixed = fixed_rows((address(both), 8 * width), pairs, width, gated=True)
     parts = _products(fixed, down, pairs, choice, table, order, 1)
     grid, threads = element_grid(rows, 1, seen.n)
-    places = address(parts), address(ids), given.address, given.row, 4, address(out)
-    launch(combine_kernel(), grid, threads, (*places, top, seen.n, count))
+    addresses = address(parts), address(ids), given.address, given.row, 4, address(out)
+    launch(combine_kernel(), grid, threads, (*addresses, top, seen.n, count))
     return out
 
 

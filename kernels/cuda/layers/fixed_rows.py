@@ -39,7 +39,7 @@ GROUP_BYTES = LIMBS * LIMB_BYTES
 """Bytes of the limbs of eight rows and one group."""
 
 NOT_FINITE_EXPONENT = 1 << 20
-"""In the place of e: the row is not finite."""
+"""In the source of e: the row is not finite."""
 
 WARPS = 8
 THREADS = 32 * WARPS
@@ -111,8 +111,8 @@ def fixed_kernel(gated):
     return fixed_rows
 
 
-def fixed_rows(place, rows, n, gated=False):
-    """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``place`` (address and row stride); one launch.
+def fixed_rows(source, rows, n, gated=False):
+    """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``source`` (address and row stride); one launch.
 
     The exponents are int32 [rows]: e, or :data:`NOT_FINITE_EXPONENT` for a row that is not finite. ``gated``: see
     :func:`fixed_kernel`.
@@ -121,7 +121,7 @@ def fixed_rows(place, rows, n, gated=False):
     groups = -(-n // GROUP)
     limbs = xp.empty(-(-rows // COLUMNS) * groups * GROUP_BYTES, "int8")
     exponents = xp.empty(rows, "int32")
-    launch(fixed_kernel(gated), rows, THREADS, (*place, address(limbs), address(exponents), n, groups))
+    launch(fixed_kernel(gated), rows, THREADS, (*source, address(limbs), address(exponents), n, groups))
     return limbs, exponents
 
 

@@ -20,7 +20,7 @@ LEAST = 1e-6
 
 @specialised
 def mix_kernel():
-    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; places of ``normed`` and
+    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; layouts of ``normed`` and
     ``share``, address of ``out``, how many streams, ``n`` dims, the bits of 1 / streams."""
 
     @kernel()
@@ -48,8 +48,8 @@ def mix_kernel():
 def ngram_kernel(wide):
     """The kernel of :func:`ngram_gate`; ``wide``: a thread block to a stream, else a warp.
 
-    Grid ``norm.vector_grid``. Places of ``key`` and ``query``, address and row stride of ``value``, address of ``out``,
-    how many streams, ``n`` dims, the bits of float32(sqrt(n)).
+    Grid ``norm.vector_grid``. Arguments: layouts of ``key`` and ``query``, address and row stride of ``value``, address
+    of ``out``, the number of streams, ``n`` dims, the bits of float32(sqrt(n)).
     """
     own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
 
@@ -85,7 +85,7 @@ def ngram_kernel(wide):
 def scaled_silu(x, divisor):
     """silu(x / divisor); x float32 of any shape. Raises ValueError on another dtype or layout."""
     seen = view("x", x)
-    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), value=divisor)
+    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.layout, 4), value=divisor)
 
 
 def silu(x):
@@ -104,7 +104,7 @@ def swiglu(gate_up):
     seen = view("gate_up", gate_up)
     rows, width = seen.rows, seen.n // 2
     up = (seen.address + 4 * width, seen.row, 0, 4)
-    return elements("swiglu", (rows, width), rows, 1, width, (*seen.place, 4), up)
+    return elements("swiglu", (rows, width), rows, 1, width, (*seen.layout, 4), up)
 
 
 def sigmoid_gate(x, gate):
@@ -114,11 +114,11 @@ def sigmoid_gate(x, gate):
     dtypes and layouts.
     """
     seen, other = view("x", x), view("gate", gate)
-    one = x.ndim == 2 and gate.shape == (len(x), 1)
-    if not one:
+    per_row = x.ndim == 2 and gate.shape == (len(x), 1)
+    if not per_row:
         check_shape("gate", gate, x.shape)
-    gates = (*other.place, 0 if one else 4)
-    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), gates)
+    gates = (*other.layout, 0 if per_row else 4)
+    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.layout, 4), gates)
 
 
 def _streams(name, x):
@@ -140,7 +140,7 @@ def mix_streams(normed, share):
     out = empty((seen.rows, seen.n))
     if out.size:
         grid, threads = element_grid(seen.rows, 1, seen.n)
-        arguments = (*seen.place, *other.place, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
+        arguments = (*seen.layout, *other.layout, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
         launch(mix_kernel(), grid, threads, arguments)
     return out
 
@@ -154,8 +154,8 @@ def inject(streams, share, y):
     seen, shares, added = _streams("streams", streams), view("share", share), view("y", y)
     check_shape("share", share, streams.shape[:2])
     check_shape("y", y, (seen.rows, seen.n))
-    places = (*seen.place, 4), (shares.address, shares.row, 4, 0), (*added.place, 4)
-    return elements("inject", streams.shape, *seen[1:4], *places, value=seen.middle)
+    layouts = (*seen.layout, 4), (shares.address, shares.row, 4, 0), (*added.layout, 4)
+    return elements("inject", streams.shape, *seen[1:4], *layouts, value=seen.middle)
 
 
 def ngram_gate(key, query, value):
@@ -170,9 +170,9 @@ def ngram_gate(key, query, value):
     out = empty(key.shape)
     if out.size:
         wide, grid, block = vector_grid(*keys[1:4])
-        places = *keys.place, *queries.place, values.address, values.row, address(out)
+        layouts = *keys.layout, *queries.layout, values.address, values.row, address(out)
         root = float_bits(np.float32(np.sqrt(keys.n)))
-        launch(ngram_kernel(wide), grid, block, (*places, keys.middle, keys.n, root))
+        launch(ngram_kernel(wide), grid, block, (*layouts, keys.middle, keys.n, root))
     return out
 
 
@@ -184,7 +184,7 @@ def add(x, y):
     seen, other = view("x", x), view("y", y)
     if not (x.ndim == 3 and tuple(y.shape) == (seen.rows, 1, seen.n)):
         check_shape("y", y, x.shape)
-    return elements("add", x.shape, *seen[1:4], (*seen.place, 4), (*other.stretched(seen.middle), 4))
+    return elements("add", x.shape, *seen[1:4], (*seen.layout, 4), (*other.stretched(seen.middle), 4))
 
 
 def add_gated(x, gated, mixed):
@@ -192,8 +192,8 @@ def add_gated(x, gated, mixed):
     seen = view("x", x)
     check_shape("gated", gated, x.shape)
     check_shape("mixed", mixed, x.shape)
-    places = [(*view(name, one).place, 4) for name, one in (("x", x), ("gated", gated), ("mixed", mixed))]
-    return elements("add_gated", x.shape, *seen[1:4], *places)
+    layouts = [(*view(name, array).layout, 4) for name, array in (("x", x), ("gated", gated), ("mixed", mixed))]
+    return elements("add_gated", x.shape, *seen[1:4], *layouts)
 
 
 def ptx_rows():

@@ -10,10 +10,10 @@ from ..toolchain.ptx_rows import I2, PtxRow, signature_of
 def last_cells_kernel(steps, ids, cap):
     """Grid (ids of a row / 256, rows)."""
     row = int32(cuda.blockIdx.y)
-    place = int32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
-    if place < cap:
+    index = int32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    if index < cap:
         width = steps[row, 3]
-        ids[row, place] = int32(steps[row, 1] - width + place) if place < width else int32(-1)
+        ids[row, index] = int32(steps[row, 1] - width + index) if index < width else int32(-1)
 
 
 def last_cells(steps, cap):

@@ -92,7 +92,7 @@ def linear(x, weight):
     if out.size:
         limbs, exponents = fixed_rows((seen.address, seen.row), seen.rows, seen.n)
         chosen = form(seen.rows, units)
-        arrays = [address(one) for one in (weight.codes, weight.scale, limbs, exponents)]
+        arrays = [address(array) for array in (weight.codes, weight.scale, limbs, exponents)]
         grid = -(-seen.rows // (COLUMNS * chosen[1])), -(-units // chosen[0])
         sizes = seen.rows, 1, weight.outputs, units, groups, 1
         launch(matrix_kernel(*chosen, "rows", tensor_cores()), grid, THREADS, (*arrays, 0, 0, address(out), *sizes))
@@ -106,16 +106,16 @@ def embed_kernel():
 
     @kernel()
     def embed_rows(ids, codes, scale, out, n, groups, rows):
-        place = int64(cuda.blockIdx.x)
+        index = int64(cuda.blockIdx.x)
         d = int32(cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
-        row = ld_global_i64_nc(ids + place * 8)
+        row = ld_global_i64_nc(ids + index * 8)
         if d >= n:
             return
         value = int_as_float(int32(NAN_BITS))
         if row >= 0 and row < rows:
             code = float32(int8(ld_global_u8_nc(codes + row * n + d)))
             value = libdevice.fmul_rn(code, half_to_float(ld_global_u16_nc(scale + (row * groups + (d >> 6)) * 2)))
-        st_global_f32(out + (place * n + d) * 4, value)
+        st_global_f32(out + (index * n + d) * 4, value)
 
     return embed_rows
 
@@ -138,8 +138,8 @@ def embed(ids, table):
     out = empty((*ids.shape, n))
     if out.size:
         threads = min(THREADS, -(-n // 32) * 32)
-        places = [address(one) for one in (ids, table.codes, table.scale, out)]
-        launch(embed_kernel(), (ids.size, -(-n // threads)), threads, (*places, n, table.scale.shape[1], rows))
+        addresses = [address(array) for array in (ids, table.codes, table.scale, out)]
+        launch(embed_kernel(), (ids.size, -(-n // threads)), threads, (*addresses, n, table.scale.shape[1], rows))
     return out
 
 

@@ -97,7 +97,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     width = COLUMNS * tiles
     sums = tiles * 4
     rooms = sums * 32
-    places, known_words, all_sums = WARPS * rooms, 2 * width, per_block * sums
+    column_floats, known_words, all_sums = WARPS * rooms, 2 * width, per_block * sums
     code_words, limb_words, scale_floats = depth * per_block * 8, depth * tiles * 12, depth * per_block * 2
 
     @device_function
@@ -173,7 +173,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
 
     @kernel(launch_bounds=(THREADS, 1 if per_block * tiles > 4 else 2))
     def matrix(codes, scale, limbs, exponents, table, order, out, rows, per_row, outputs, units, groups, matrices):
-        columns = cuda.shared.array(places, float32)
+        columns = cuda.shared.array(column_floats, float32)
         known = cuda.shared.array(known_words, int32)
         thread = int32(cuda.threadIdx.x)
         warp, lane = int32(thread >> 5), int32(thread & 31)
@@ -210,9 +210,9 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
             bases[j] = lies if row >= 0 else int64(0)
         unit = int32(cuda.blockIdx.y * per_block)
         left = int32(units - unit)
-        place = (which * units + unit) * groups
-        codes += place * CODE_BYTES + g * GROUP + t * 16
-        scale += place * SCALE_BYTES + g * 2
+        first_group = (which * units + unit) * groups
+        codes += first_group * CODE_BYTES + g * GROUP + t * 16
+        scale += first_group * SCALE_BYTES + g * 2
         a = cuda.local.array(code_words, int32)
         b = cuda.local.array(limb_words, int32)
         scales = cuda.local.array(scale_floats, float32)
@@ -238,11 +238,11 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
             cuda.syncthreads()
             element = thread
             while element < width * UNIT:
-                column, one = int32(element >> 4), int32(element & 15)
-                i = int32((column >> 3) * 4 + 2 * (one >> 3) + (column & 1))
-                at = int32(shared + (i * 32 + 4 * (one & 7) + ((column >> 1) & 3)) * 4)
+                column, output_row = int32(element >> 4), int32(element & 15)
+                i = int32((column >> 3) * 4 + 2 * (output_row >> 3) + (column & 1))
+                at = int32(shared + (i * 32 + 4 * (output_row & 7) + ((column >> 1) & 3)) * 4)
                 row = ld_shared_i32(int32(target + column * 8))
-                output = int32((unit + m) * UNIT + one)
+                output = int32((unit + m) * UNIT + output_row)
                 if row >= 0 and output < outputs:
                     e = ld_shared_i32(int32(target + column * 8 + 4))
                     value = int_as_float(int32(NAN_BITS))

@@ -202,7 +202,7 @@ def _norm(kind, x, gate, weight, value):
     out = empty((x.rows, x.middle, x.n))
     if out.size:
         wide, grid, block = vector_grid(x.rows, x.middle, x.n)
-        arguments = (*x.place, *gate, *weight, address(out), x.middle, x.n, float_bits(value))
+        arguments = (*x.layout, *gate, *weight, address(out), x.middle, x.n, float_bits(value))
         launch(norm_kernel(kind, wide), grid, block, arguments)
     return out
 
@@ -246,7 +246,7 @@ def gated_norm(x, gate, weight, eps, activation):
         raise ValueError(f"activation = {activation!r}: allowed are sigmoid, silu")
     seen = _vectors("x", x)
     check_shape("gate", gate, x.shape)
-    return _norm(activation, seen, _vectors("gate", gate).place, _weight(weight, x.shape), eps).reshape(x.shape)
+    return _norm(activation, seen, _vectors("gate", gate).layout, _weight(weight, x.shape), eps).reshape(x.shape)
 
 
 def l2_norm(x, factor):
@@ -277,7 +277,7 @@ def rotate(x, table):
     if out.size:
         seen = view("table", table)
         threads = min(THREADS, -(-dim // 32) * 32)
-        arguments = (*view("x", x).place, seen.address, seen.row, address(out), dim, table.shape[1] // 2)
+        arguments = (*view("x", x).layout, seen.address, seen.row, address(out), dim, table.shape[1] // 2)
         launch(rotate_kernel(), (rows, heads, -(-dim // threads)), threads, arguments)
     return out
 

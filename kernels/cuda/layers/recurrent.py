@@ -59,20 +59,20 @@ def conv_kernel(taps_count):
         while row < stop:
             y = float32(0)
             for tap in range(taps_count):
-                place = int32(row + tap * dilation)
-                value = ld_global_f32(history + place * pitch) if place < held else x[begin + place - held, channel]
+                index = int32(row + tap * dilation)
+                value = ld_global_f32(history + index * pitch) if index < held else x[begin + index - held, channel]
                 product = libdevice.fmul_rn(value, taps[tap, channel])
                 y = product if tap == 0 else libdevice.fadd_rn(y, product)
             out[begin + row, channel] = one_nan(y)
             row = int32(row + 1)
         if cuda.blockIdx.y == 0 and rows > 0:
             # Ascending, so that nothing is overwritten before it has been moved.
-            place = int32(0)
-            while place < held:
-                later = int32(place + rows)
+            index = int32(0)
+            while index < held:
+                later = int32(index + rows)
                 value = ld_global_f32(history + later * pitch) if later < held else x[begin + later - held, channel]
-                st_global_f32(history + place * pitch, value)
-                place = int32(place + 1)
+                st_global_f32(history + index * pitch, value)
+                index = int32(index + 1)
 
     return causal_conv_kernel
 
@@ -111,10 +111,10 @@ def delta_kernel(keys, values, repeat):
         head, sequence = int32(cuda.blockIdx.y), int32(cuda.blockIdx.z)
         key_head = int32(head // repeat)
         begin, end = int32(bounds[sequence]), int32(bounds[sequence + 1])
-        place = memory[sequence] + ((int64(head) * keys + column) * values + value) * 4
+        source = memory[sequence] + ((int64(head) * keys + column) * values + value) * 4
         m = cuda.local.array(per, float32)
         for i in range(per):
-            m[i] = ld_global_f32(place + i * (COLUMNS * values * 4))
+            m[i] = ld_global_f32(source + i * (COLUMNS * values * 4))
         mine = int32(base + column * (column_floats * 4))
         first = begin
         while first < end:
@@ -161,7 +161,7 @@ def delta_kernel(keys, values, repeat):
         if own:
             # A NaN stays one whatever comes, so it need not have its one form before the memory is stored.
             for i in range(per):
-                st_global_f32(place + i * (COLUMNS * values * 4), one_nan(m[i]))
+                st_global_f32(source + i * (COLUMNS * values * 4), one_nan(m[i]))
 
     return delta_rule_kernel
 
@@ -174,8 +174,8 @@ def _launches(states, spans, rows):
         part, held = spans[first : first + MAX_SEQUENCES], states[first : first + MAX_SEQUENCES]
         fill = MAX_SEQUENCES - len(part)
         bounds = (*(span.start for span in part), *(part[-1].stop,) * (fill + 1))
-        places = (*map(address, held), *(0,) * fill)
-        yield places, bounds, len(part), max(span.stop - span.start for span in part)
+        addresses = (*map(address, held), *(0,) * fill)
+        yield addresses, bounds, len(part), max(span.stop - span.start for span in part)
 
 
 def _check_state(name, state, shape):
@@ -203,10 +203,10 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
         _check_state("past", state, (held, channels))
     out = empty((rows, channels))
     tile = max(CONV_ROWS, held)
-    for places, bounds, sequences, most in _launches(past, spans, rows):
+    for addresses, bounds, sequences, most in _launches(past, spans, rows):
         if most:
             grid = (-(-channels // CONV_THREADS), -(-most // tile), sequences)
-            launch(conv_kernel(kernel_size), grid, CONV_THREADS, (x, taps, places, bounds, dilation, tile, out))
+            launch(conv_kernel(kernel_size), grid, CONV_THREADS, (x, taps, addresses, bounds, dilation, tile, out))
     return out
 
 
@@ -248,11 +248,11 @@ def delta_rule(q, k, v, decay, beta, memory, spans=None):
     for state in [memory] if spans is None else memory:
         _check_state("memory", state, (heads, keys, values))
     out = empty((rows, heads, values))
-    for places, bounds, sequences, most in _launches(memory, spans, rows):
+    for addresses, bounds, sequences, most in _launches(memory, spans, rows):
         if most:
             grid = (-(-values // VALUES), heads, sequences)
             run = delta_kernel(keys, values, heads // key_heads)
-            launch(run, grid, THREADS, (q, k, v, decay, beta, places, bounds, out))
+            launch(run, grid, THREADS, (q, k, v, decay, beta, addresses, bounds, out))
     return out
 
 

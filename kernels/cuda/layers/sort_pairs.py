@@ -70,7 +70,7 @@ def sort_kernel():
             pair = int32(pair + SORTERS)
         cuda.syncthreads()
         if thread < WARP:
-            # Sums over the experts before: of pairs, and of records of at most PAIRS pairs. Counts become first places.
+            # Sums over the experts before: of pairs, and of records of at most PAIRS pairs. Counts become indices.
             begun, written = int32(0), int32(0)
             first = int32(0)
             while first < experts:
@@ -79,13 +79,13 @@ def sort_kernel():
                 if expert < experts:
                     count = ld_shared_i32(int32(counts + expert * 4))
                 records = int32((count + PAIRS - 1) // PAIRS)
-                place, record = count, records
+                upto, record = count, records
                 for stride in (1, 2, 4, 8, 16):
-                    before = cuda.shfl_up_sync(FULL_WARP, place, stride)
+                    before = cuda.shfl_up_sync(FULL_WARP, upto, stride)
                     earlier = cuda.shfl_up_sync(FULL_WARP, record, stride)
                     if thread >= stride:
-                        place, record = int32(place + before), int32(record + earlier)
-                start, at = int32(begun + place - count), int32(written + record - records)
+                        upto, record = int32(upto + before), int32(record + earlier)
+                start, at = int32(begun + upto - count), int32(written + record - records)
                 if expert < experts:
                     st_shared_i32(int32(counts + expert * 4), start)
                 i = int32(0)
@@ -93,7 +93,7 @@ def sort_kernel():
                     left = int32(min(count - i * PAIRS, PAIRS))
                     st_global_v4_i32(table + int64(at + i) * 16, expert, int32(start + i * PAIRS), left, int32(0))
                     i = int32(i + 1)
-                begun = int32(begun + cuda.shfl_sync(FULL_WARP, place, WARP - 1))
+                begun = int32(begun + cuda.shfl_sync(FULL_WARP, upto, WARP - 1))
                 written = int32(written + cuda.shfl_sync(FULL_WARP, record, WARP - 1))
                 first = int32(first + WARP)
             if thread == 0:
@@ -105,8 +105,8 @@ def sort_kernel():
             record = int32(record + SORTERS)
         pair = thread
         while pair < pairs:
-            place = atom_shared_add_i32(int32(counts + _expert_of(ids, pair, experts) * 4), int32(1))
-            st_global_i32(order + int64(place) * 4, pair)
+            index = atom_shared_add_i32(int32(counts + _expert_of(ids, pair, experts) * 4), int32(1))
+            st_global_i32(order + int64(index) * 4, pair)
             pair = int32(pair + SORTERS)
 
     return sort_pairs

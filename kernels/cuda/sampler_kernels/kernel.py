@@ -104,14 +104,14 @@ def sampler(turns):
                 st_shared_i32(int32(shared + (thread + i * THREADS) * 4), int32(0))
         cuda.syncthreads()
         unknown, bad, possible = int32(0), int32(0), int32(0)
-        place = thread
-        while place < length:
-            token = ld_global_i32(tokens + int64(place) * 4)
+        index = thread
+        while index < length:
+            token = ld_global_i32(tokens + int64(index) * 4)
             if token < 0 or token >= vocab:
                 unknown = int32(1)
             elif penalises and start <= token < start + own:
                 red_shared_add_i32(int32(shared + (token - start) * 4), int32(1))
-            place = int32(place + THREADS)
+            index = int32(index + THREADS)
         cuda.syncthreads()
         for i in range(turns):
             element = int32(thread + i * THREADS)

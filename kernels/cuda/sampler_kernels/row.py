@@ -67,7 +67,7 @@ def _mass(s):
     shift = int32(int32(bits >> 23) - 150 + exact.MASS_BITS + n)
     if shift >= 0:
         return int64(mantissa << int64(shift))
-    # 25 places down even the largest mantissa is less than a half.
+    # Shifted by 25 even the largest mantissa is less than a half.
     down = int64(min(int32(-shift), int32(25)))
     whole = int64(mantissa >> down)
     rest = int64(mantissa - (whole << down))
@@ -96,7 +96,7 @@ def _both(first, second):
 def finish(keys, listed, status, options, seed, position, purpose, row, out):
     """Steps 4 to 7 by one warp, and the row's results.
 
-    ``keys`` shared address of ``listed`` keys, descending; the ids of the same places lie ``MOST_KEPT`` words behind.
+    ``keys`` shared address of ``listed`` keys, descending; the ids of the same ranks lie ``MOST_KEPT`` words behind.
     ``status`` the row's; ``out`` (tokens, ids, masses, counts) addresses.
     """
     tokens, ids, masses, counts = out
@@ -143,7 +143,7 @@ def finish(keys, listed, status, options, seed, position, purpose, row, out):
     total = int64(cuda.shfl_sync(FULL_WARP, upto, 31))
     u = int64(uniform(seed, position, purpose))
     limit = int64((total >> exact.U_BITS) * u + (((total & ((1 << exact.U_BITS) - 1)) * u) >> exact.U_BITS))
-    place = _both(upto - mass_b <= limit, upto <= limit)
+    rank = _both(upto - mass_b <= limit, upto <= limit)
     at = int64(row) * MOST_KEPT
     labels = int32(keys + MOST_KEPT * 4)
     if a < kept:
@@ -153,5 +153,5 @@ def finish(keys, listed, status, options, seed, position, purpose, row, out):
         st_global_i32(ids + (at + b) * 4, ld_shared_i32(int32(labels + b * 4)))
         st_global_i64(masses + (at + b) * 8, mass_b)
     if lane == 0:
-        st_global_i32(tokens + int64(row) * 4, ld_shared_i32(int32(labels + place * 4)))
+        st_global_i32(tokens + int64(row) * 4, ld_shared_i32(int32(labels + rank * 4)))
         st_global_i32(counts + int64(row) * 4, kept)

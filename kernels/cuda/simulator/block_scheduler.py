@@ -22,17 +22,17 @@ class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
     looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers,
-    ``awaits()`` says what a polling lane waits for, where that is known. ``place`` is its place in the warp; ``go()``
+    ``awaits()`` says what a polling lane waits for, where that is known. ``laneid`` is its index in the warp; ``go()``
     switches to it."""
 
     __slots__ = (
-        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
+        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "laneid", "open", "polled"),
         *("seen", "thread", "value", "waits", "warp"),
     )
 
     def __init__(self, block, index, thread, warp):
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
-        self.place, self.clock, self.seen = index % WARP, 1, block.origin
+        self.laneid, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
         self.value = self.awaits = None
         self.arrivals = self.waits = 0
@@ -97,7 +97,7 @@ class Block:
                 raise
             except Exception as error:
                 try:
-                    fault("python", f"{type(error).__name__}: {error}", place=raised_at(error))
+                    fault("python", f"{type(error).__name__}: {error}", location=raised_at(error))
                 except SimulationError as found:
                     raise found from error
             if State.lane.greenlet.dead:

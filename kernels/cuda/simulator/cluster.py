@@ -277,9 +277,9 @@ def receive(address, size, mbarrier):
     """Check an asynchronous store of the running lane and count its bytes; (memory, offset) to store them at."""
     cluster = _cluster("st.async")
     rank, counts = address // SPAN - 1, mbarrier // SPAN - 1
-    for place, of in ((address, rank), (mbarrier, counts)):
+    for mapped, of in ((address, rank), (mbarrier, counts)):
         if not 0 <= of < cluster.size:
-            fault("bounds", f"st.async: address {place:#x} is none that map_shared made")
+            fault("bounds", f"st.async: address {mapped:#x} is none that map_shared made")
     if rank != counts:
         fault("bounds", f"st.async to rank {rank}, counted by an mbarrier of rank {counts}")
     block = cluster.blocks[rank]

@@ -111,8 +111,8 @@ def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
             return [make(i, SharedMemory(shared))]
         together = Cluster(cluster)
         together.blocks = [make(i * cluster + rank, ClusterMemory(shared)) for rank in range(cluster)]
-        for one in together.blocks:
-            one.cluster = together
+        for held in together.blocks:
+            held.cluster = together
         return together.blocks[::-1] if backwards else together.blocks
 
     State.capability = settings.properties.compute_capability

@@ -143,7 +143,7 @@ _tables = weakref.WeakValueDictionary()
 
 
 def _offset(array):
-    """Place of a view relative to 256 bytes, so that a misaligned view is noticed."""
+    """Offset of a view from 256 bytes, so that a misaligned view is noticed."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base

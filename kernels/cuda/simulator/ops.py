@@ -32,10 +32,10 @@ def _update(array, index, change):
         array[index] = change(old)
         poll()
         return old
-    place = array.place(index)
-    array.memory.writing(place, array.form.size, atomic=True)
-    old = array.convert(array.form.unpack_from(array.memory.data, place)[0])
-    array.form.pack_into(array.memory.data, place, array.convert(change(old)))
+    address = array.address_of(index)
+    array.memory.writing(address, array.form.size, atomic=True)
+    old = array.convert(array.form.unpack_from(array.memory.data, address)[0])
+    array.form.pack_into(array.memory.data, address, array.convert(change(old)))
     State.progress += 1
     return old
 
@@ -159,8 +159,8 @@ class Cuda:
 
     def grid(self, axes):
         index, size, thread = self.blockIdx, self.blockDim, self.threadIdx
-        place = (index.x * size.x + thread.x, index.y * size.y + thread.y, index.z * size.z + thread.z)
-        return place[0] if axes == 1 else place[:axes]
+        position = (index.x * size.x + thread.x, index.y * size.y + thread.y, index.z * size.z + thread.z)
+        return position[0] if axes == 1 else position[:axes]
 
     def gridsize(self, axes):
         size, grid = self.blockDim, self.gridDim

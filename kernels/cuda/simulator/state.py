@@ -55,7 +55,7 @@ def rest(lane):
 def requires(capability, instruction):
     """A fault unless the simulated device has at least this compute capability."""
     if State.capability < capability:
-        has, needs = ("sm_{}{}".format(*one) for one in (State.capability, capability))
+        has, needs = ("sm_{}{}".format(*version) for version in (State.capability, capability))
         fault("device", f"{instruction} needs {needs} or newer, and this device is {has}")
 
 
@@ -83,16 +83,16 @@ def where(lane):
 
 def raised_at(error):
     """``file:line`` of the kernel at which ``error`` was raised."""
-    trace, place = error.__traceback__, "?"
+    trace, location = error.__traceback__, "?"
     while trace is not None:
         if trace.tb_frame.f_code.co_filename not in _OWN:
-            place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+            location = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
-    return place
+    return location
 
 
-def fault(kind, message, lane=None, place=None):
-    """Raise :class:`SimulationError` at ``lane``, the running one when None; ``place`` where it is not there now."""
+def fault(kind, message, lane=None, location=None):
+    """Raise :class:`SimulationError` at ``lane``, the running one when None; ``location`` where it is not there now."""
     lane = lane or State.lane
-    at = f"kernel {lane.block.name}, block {lane.block.index}, lane {lane.index}, {place or where(lane)}"
+    at = f"kernel {lane.block.name}, block {lane.block.index}, lane {lane.index}, {location or where(lane)}"
     raise SimulationError(kind, f"{at}: {message}")

@@ -70,9 +70,9 @@ def launch_clusters(kernel, grid, block, args, shared, stream, cluster):
         compiled._prepare_args(type_, value, 0, [], values)
     # Addresses and sizes come as Python integers, numbers in a ctypes object of their own size.
     held = [value if isinstance(value, ctypes._SimpleCData) else ctypes.c_int64(value) for value in values]
-    places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+    pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
     configuration = _configuration(grid, block, shared, stream, cluster)
-    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(places), 0)
+    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(pointers), 0)
     _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
 
 

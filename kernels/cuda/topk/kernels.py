@@ -42,22 +42,22 @@ def expansion(ratio):
         cut = cells
         if missing > 0:
             cut = int32(ld_shared_i32(int32(shared + STATE_OFFSET + 8)) * ratio + ratio - missing)
-        place = int32(cuda.threadIdx.x)
+        index = int32(cuda.threadIdx.x)
         out = global_base(ids) + int64(row) * cap * 4
-        while place < cap:
+        while index < cap:
             cell = int32(-1)
-            if width == n_kv and place < width:
-                cell = place
-            elif place < cells:
-                source = int32(place + missing) if place >= cut else place
+            if width == n_kv and index < width:
+                cell = index
+            elif index < cells:
+                source = int32(index + missing) if index >= cut else index
                 block = ld_shared_i32(int32(shared + CHOSEN_OFFSET + source // ratio * 4))
                 if labels != 0:
                     block = ld_global_i32(labels + int64(block) * 4)
                 cell = int32(block * ratio + source % ratio)
-            elif place < width:
-                cell = int32(n_bid * ratio + place - cells)
-            st_global_i32(out + int64(place) * 4, cell)
-            place = int32(place + THREADS)
+            elif index < width:
+                cell = int32(n_bid * ratio + index - cells)
+            st_global_i32(out + int64(index) * 4, cell)
+            index = int32(index + THREADS)
 
     return record, write
 
@@ -123,9 +123,9 @@ def spread(turns, ratio):
                 rank = int32(cuda.threadIdx.x)
                 if rank < best:
                     element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4))
-                    place = int64(slice_ * best + rank) * 4
-                    st_global_i32(found + place, int32(selection_key(ld_global_f32_nc(source + int64(element) * 4))))
-                    st_global_i32(labels + place, int32(start + element))
+                    offset = int64(slice_ * best + rank) * 4
+                    st_global_i32(found + offset, int32(selection_key(ld_global_f32_nc(source + int64(element) * 4))))
+                    st_global_i32(labels + offset, int32(start + element))
                 cuda.syncthreads()
                 if cuda.threadIdx.x == 0:
                     # Orders the thread block's words before, and those of the ones that came earlier after.

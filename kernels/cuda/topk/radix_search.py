@@ -1,4 +1,4 @@
-"""The search of ``select``: the best of many keys, in ascending order of their places, by one thread block.
+"""The search of ``select``: the best of many keys, in ascending order of their indices, by one thread block.
 
 A key is the uint32 whose order is the scores' order (NaN 0, then -inf to +inf, -0 as +0). A row wants its ``best``
 blocks, ties to the lower index, so the answer is: every key above a threshold, and the first few keys at it. The
@@ -139,12 +139,12 @@ def search(turns, held, scanned):
         """Keys of elements ``start`` + 32 i + lane from the address ``source``: of float32 scores, or ``coded`` ones.
 
         0 from ``end`` on."""
-        place = source + int64(int32(start + lane_index())) * 4
+        address = source + int64(int32(start + lane_index())) * 4
         room = int32(end - start - lane_index())
         for i in range(turns):
             keys[i] = uint32(0)
             if 32 * i < room:
-                keys[i] = key_at(place, coded, 32 * i)
+                keys[i] = key_at(address, coded, 32 * i)
 
     @device_function
     def take(keys, source, coded, first, chunk, end):
@@ -182,9 +182,9 @@ def search(turns, held, scanned):
         Writes it and the number of keys above it (``above`` of them above every bin) to the shared state."""
         lane = int32(cuda.threadIdx.x)
         top = int32(bins - 1 - 2 * lane)
-        place = int32(shared + BINS_OFFSET + (top - 1) * 4)
-        low, high = ld_shared_v2_i32(place)
-        st_shared_v2_i32(place, int32(0), int32(0))
+        address = int32(shared + BINS_OFFSET + (top - 1) * 4)
+        low, high = ld_shared_v2_i32(address)
+        st_shared_v2_i32(address, int32(0), int32(0))
         mine = int32(low + high)
         upto = scan(mine)
         if lane_index() == 31:
@@ -205,13 +205,13 @@ def search(turns, held, scanned):
     def walk_bins(shared, above, best):
         """:func:`scan_bins` by one lane."""
         if cuda.threadIdx.x == 0:
-            place = int32(bins - 1)
-            count = ld_shared_i32(int32(shared + BINS_OFFSET + place * 4))
-            while place > 0 and above + count < best:
+            bin_index = int32(bins - 1)
+            count = ld_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4))
+            while bin_index > 0 and above + count < best:
                 above = int32(above + count)
-                place = int32(place - 1)
-                count = ld_shared_i32(int32(shared + BINS_OFFSET + place * 4))
-            st_shared_i32(int32(shared + STATE_OFFSET), place)
+                bin_index = int32(bin_index - 1)
+                count = ld_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4))
+            st_shared_i32(int32(shared + STATE_OFFSET), bin_index)
             st_shared_i32(int32(shared + STATE_OFFSET + 4), above)
         cuda.syncthreads()
         if cuda.threadIdx.x < bins:
@@ -225,10 +225,10 @@ def search(turns, held, scanned):
         """(key, keys above it) of the ``best``-th key of the thread block, ``best`` from 1 to the number of keys.
 
         Four ``rounds`` always find it; after fewer, the key may be a lower one and the count that of a whole bin's."""
-        place = int32(cuda.threadIdx.x)
-        while place < bins:
-            st_shared_i32(int32(shared + BINS_OFFSET + place * 4), int32(0))
-            place = int32(place + THREADS)
+        bin_index = int32(cuda.threadIdx.x)
+        while bin_index < bins:
+            st_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4), int32(0))
+            bin_index = int32(bin_index + THREADS)
         least, span = bounds(keys, source, coded, chunks, first, end, shared)
         above = int32(0)
         while span > 0 and rounds > 0:

@@ -74,12 +74,12 @@ def held_search(turns):
             if lane_index() == 0 and first + 32 * i < end:
                 st_shared_i32(int32(shared + WORDS_OFFSET + (first // 32 + i) * 4), int32(reached))
         cuda.syncthreads()
-        word, one, two = int32(2 * cuda.threadIdx.x), uint32(0), uint32(0)
+        word, first_word, second_word = int32(2 * cuda.threadIdx.x), uint32(0), uint32(0)
         if 32 * word < count:
-            one = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4)))
+            first_word = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4)))
         if 32 * word + 32 < count:
-            two = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4 + 4)))
-        mine = int32(cuda.popc(one) + cuda.popc(two))
+            second_word = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4 + 4)))
+        mine = int32(cuda.popc(first_word) + cuda.popc(second_word))
         upto = scan(mine)
         if lane_index() == 31:
             st_shared_i32(int32(shared + TOTALS_OFFSET + warp_index() * 4), upto)
@@ -87,7 +87,7 @@ def held_search(turns):
         before, total = sums_below(int32(shared + TOTALS_OFFSET))
         rank = int32(before + upto - mine)
         for i in range(2):
-            left = one if i == 0 else two
+            left = first_word if i == 0 else second_word
             while left != 0:
                 lowest = uint32(left & uint32(uint32(0) - left))
                 if rank < few:
