@@ -1,14 +1,14 @@
-"""What the blocks of one row send each other in the exact ``attend`` where a cluster holds them (sm_90).
+"""How the blocks of one row exchange maxima, mass and sums where they are one cluster (sm_90).
 
-Blocks store straight into each other's shared memory, asynchronously, and every store counts its bytes on a barrier of
-the block that it goes to; a block waits until the bytes that it expects are there. So nobody fences memory and nobody
-waits for a block's other work. The blocks of a row and KV head are one cluster, so a block's split is its rank. Each
-has two such barriers, one for the maxima of all blocks and one for mass and sums, and what comes is kept by sender: the
-maxima in the *box*, mass and sums in the *inbox* of the block whose share of the outputs they are.
+A block stores straight into the shared memory of the others, asynchronously. Every store counts its bytes on an
+mbarrier of the block that receives it, and a block waits until the bytes that it expects are there; nothing else is
+fenced or waited for. The blocks of a row and KV head are one cluster, so a block's split is its rank. A block has two
+such mbarriers: one for the maxima of all blocks, one for their masses and sums. It keeps what it receives by sender:
+maxima in the *box*, mass and sums of its own share of the outputs in the *inbox*.
 
-``barrier.cluster`` is met once, arrived at early and waited for late: until then a block's barriers may not be set up.
-A block ends when all that it expects has come, and nothing else is ever sent to it. int8 V alone. Blocks beyond a row's
-``active`` ones end at once; nobody waits for them.
+The block arrives at ``barrier.cluster`` early and waits for it late, once: before that, the mbarriers of the others may
+not be set up. A block ends when all that it expects has come, and nothing is sent to it later. V is int8. Blocks beyond
+a row's ``active`` blocks end at once, and nobody waits for them.
 """
 
 from qsa.reference.exact.attend import NO_CELL
@@ -60,7 +60,7 @@ def await_bytes(barrier):
 
 @device_function
 def send_maxima(box, maxima, split, active, maxima_here, thread):
-    """This block's maxima to the boxes, int32 [senders, 12, 8], of all ``active`` blocks: a lane each piece, of 384."""
+    """Send this block's maxima to the boxes, int32 [senders, 12, 8], of all ``active`` blocks; a lane sends a piece."""
     if thread < active * MAXIMA_PIECES:
         rank = int32(uint32(thread) // uint32(MAXIMA_PIECES))
         piece = int32(thread - rank * MAXIMA_PIECES)
@@ -71,7 +71,7 @@ def send_maxima(box, maxima, split, active, maxima_here, thread):
 
 @device_function
 def fold_maxima(box, records, active, head, lane):
-    """One warp, one head: its maxima over all ``active`` blocks, from the box to its record."""
+    """One warp folds a head's maxima over all ``active`` blocks, from the box into the head's record."""
     word, value = int32(lane & 7), int32(NO_CELL)
     for sender in range(lane >> 3, active, int32(4)):
         value = max(value, ld_shared_i32(int32(box + (sender * HEADS + head) * BOX_BYTES + word * 4)))
@@ -84,14 +84,14 @@ def fold_maxima(box, records, active, head, lane):
 
 @device_function
 def send_mass(masses, split, active, head, mass_of, sums_here, lane):
-    """One warp, one head: this block's mass of it to every block's inbox, int64 [senders, 12]."""
+    """One warp sends this block's mass of a head to every block's inbox, int64 [senders, 12]."""
     if lane < active:
         st_async_i64(map_shared(int32(masses + (split * HEADS + head) * 8), lane), mass_of, map_shared(sums_here, lane))
 
 
 @device_function
 def send_pair(inbox, split, own, share_of, index, x, y, sums_here):
-    """This block's two sums of a pair to the inbox of its owner, int64 [senders, own, 2]."""
+    """Send this block's two sums of a pair to the inbox of the pair's owner, int64 [senders, own, 2]."""
     owner = owner_of(index, share_of)
     at = map_shared(int32(inbox + ((split - owner) * own + index) * 16), owner)
     st_async_v2_i64(at, x, y, map_shared(sums_here, owner))

@@ -1,13 +1,13 @@
-"""What the blocks of one row send each other in the exact ``attend``: maxima, then mass and sums.
+"""How the blocks of one row exchange maxima, mass and sums through a scratch in global memory.
 
-The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for
-those of the others; later it sends every other block its part of that one's share of the outputs. Both go through
-64-bit words of the scratch which hold UNSET until they are written, so a word announces itself: no flag, no fence, no
-counter. A word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
+The cells of a row and KV head may be split over several blocks of one launch. Each block publishes its maxima and waits
+for those of the others; later it sends every other block its part of that block's share of the outputs. Both go through
+64-bit words of the scratch, which hold UNSET until they are written: a word announces itself, without a flag, a fence
+or a counter. The last reader of a word sets it back to UNSET, so a scratch is filled once, when it is made.
 
-Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
-ever needed at once, far below the number that are resident, so waiting always ends. Where a cluster holds the blocks of
-a row, ``exchange_cluster.py`` is used instead.
+Blocks of a row are neighbours in launch order, and a device starts blocks in that order. At most ``splits`` of them are
+needed at once, far fewer than are resident, so waiting always ends. Where the blocks of a row are one cluster,
+exchange_cluster.py is used instead.
 """
 
 from ..toolchain.compiler import cuda, device_function, int32, int64
@@ -83,14 +83,14 @@ def gather_maxima(base, active, records, v_groups, lane, lanes):
 
 @device_function
 def send_mass(base, split, splits, active, head, mass_of, v_groups, lane):
-    """One warp, one head: leave this block's mass of it for every block of the row."""
+    """One warp leaves this block's mass of a head for every block of the row."""
     for owner in range(lane, active, int32(32)):
         st_global_relaxed_i64(mass_address(base, splits, split, int32(owner), head, v_groups), mass_of)
 
 
 @device_function
 def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
-    """One warp, one head: its mass over all blocks to ``totals`` [12] int64; the words are cleared."""
+    """One warp adds a head's mass over all blocks and stores it to ``totals`` [12] int64; it clears the words."""
     total = int64(0)
     for sender in range(lane, active, int32(32)):
         at = mass_address(base, splits, int32(sender), split, head, v_groups)

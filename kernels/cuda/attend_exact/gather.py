@@ -1,4 +1,4 @@
-"""What a block of the exact ``attend`` fetches before any arithmetic: the rows of its cells and their scales."""
+"""What a block of the exact ``attend`` loads before any arithmetic: its cells' rows in the pool, and their scales."""
 
 from qsa.reference.exact.attend import NO_CELL
 
@@ -54,7 +54,7 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def load_ids(cells, ids, begin, count, thread):
-        """The lane's ids of cells begin to begin + count - 1 of a selection to the local array ``cells``, -1 beyond."""
+        """Load the lane's ids, of cells begin to begin + count - 1 of a row, to the local ``cells``; -1 beyond."""
         for i in range(each):
             cell = int32(thread + i * threads)
             cells[i] = int32(-1)
@@ -63,7 +63,7 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def find_rows(cells, padded, pools, which, kv_head, rows, thread):
-        """The lane's ``cells`` to rows in the pool, -1 for what is not selected; to shared memory up to ``padded``."""
+        """Turn the lane's ``cells`` into rows of the pool, -1 where not selected; store those below ``padded``."""
         table, addressed = field(pools, which, TABLE), field(pools, which, CELLS_OF_TABLE)
         page_size = int32(field(pools, which, PAGE_SIZE))
         offset = cuda.local.array(each, int32)
@@ -84,8 +84,8 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def load_cell_scales(cells, k_raw, v_raw, pools, which):
-        """Scales of the rows ``cells`` that :func:`find_rows` found to the local arrays ``k_raw`` [each * k_groups / 2]
-        and ``v_raw``; 0 for row -1."""
+        """Load the scales of the rows ``cells`` that :func:`find_rows` found: to the local arrays ``k_raw``
+        [each * k_groups / 2] and ``v_raw``; 0 for row -1."""
         k_base, v_base = field(pools, which, K_SCALE), field(pools, which, V_SCALE)
         for i in range(each):
             load_scales(k_base, cells[i], k_groups, k_raw, i * (k_groups // 2))
@@ -93,7 +93,7 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread):
-        """Those scales to shared memory, of V also as exponents and, for q4_0, signs."""
+        """Store those scales to shared memory; those of V also as exponents and, for q4_0, as signs."""
         for i in range(each):
             cell = int32(thread + i * threads)
             if cell < padded:

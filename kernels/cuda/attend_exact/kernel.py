@@ -1,16 +1,18 @@
-"""The kernel of the exact ``attend``: one launch, from ids to outputs, for every schedule.
+"""The kernel of the exact ``attend``: one launch takes ids to outputs, in every schedule.
 
-A block of 4 * ``parts`` warps takes the cells of one row, KV head and split:
+Reading order: this file, then query, gather, scores, values, exchange_scratch, exchange_cluster, outputs;
+shared_memory.py says where everything lies. A block of 4 * ``parts`` warps takes the cells of one row, KV head and
+split:
 
-1. ids to rows of the pool, scales to shared memory (``attend_gather``), the query to limbs (``attend_query``)
-2. scores and maxima (``attend_scores``); the blocks of a row exchange maxima
-3. scores to powers, mass, values (``attend_values``); the warps add up their sums
-4. one block a row: outputs (``attend_outputs``). Several: each sends the others their shares, and writes its own share
-   of the outputs
+1. It turns ids into rows of the pool and reads their scales (gather.py), and it cuts the query into limbs (query.py).
+2. It computes scores and maxima (scores.py). The blocks of a row exchange their maxima.
+3. It turns scores into powers and mass, and weighs the values (values.py). The warps add up their sums.
+4. It writes the outputs (outputs.py). Where several blocks share a row, each sends the others their shares of the
+   sums first, and writes its own share of the outputs.
 
-The blocks of a row tell each other by way of the scratch (``attend_exchange``) or, on sm_90, as a cluster
-(``attend_cluster``). K and V are read once, straight into registers; within steps 2 and 3 no warp waits for another,
-which is what hides the fetches.
+The blocks of a row exchange through the scratch (exchange_scratch.py) or, on sm_90, as a cluster
+(exchange_cluster.py). K and V are read once, straight into registers. In steps 2 and 3 no warp waits for another, which
+hides the loads.
 """
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
@@ -90,7 +92,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     threads, warps = 128 * parts, 4 * parts
     heads_per_warp, query_values = HEADS // warps, 8 * HEADS // warps
     k_words, v_words = each * k_groups // 2, each * v_groups // 2
-    # Of few cells the ids are on their way while the query is rewritten, of many the first K.
+    # With few cells the ids load while the query is rewritten; with many cells the first K does.
     early = each == 1
     k_registers = 32 if k_groups == 4 else 16
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
@@ -103,7 +105,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     def attend_exact(q, ids, steps, slots, pools, first, n_pools, splits, room, scratch, out):
         """q, out [rows, n_head, 256]; ids [rows, cap]; steps [rows, 4]; slots [rows]; ``pools`` as POOL_FIELDS says, of
         the slots from ``first`` on; ``n_pools`` 0: one pool for every row; ``room``: cells of shared memory; scratch
-        int64, :func:`attend_exchange.words` for each row and KV head. Grid: rows * n_head_kv * splits blocks."""
+        int64, ``exchange_scratch.words`` for each row and KV head. Grid: rows * n_head_kv * splits blocks."""
         thread = int32(cuda.threadIdx.x)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         splits, room = int32(splits), int32(room)
@@ -116,7 +118,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             which = int32(slots[row] - first)
             if which < 0 or which >= n_pools:
                 return
-        # Whatever is fetched from afar is asked for well before it is needed.
+        # Loads from global memory start well before their values are needed.
         first_head = int64(row) * (n_head_kv * group) + int64(kv_head * group)
         queries = cuda.local.array(query_values, float32)
         for i in range(heads_per_warp):
@@ -150,7 +152,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if cluster:
             staged = int32(rows + ((room * each_cell + (HEADS * PADDING * 4 + 127)) & -128))
         rotating = int32(staged + staging_bytes)
-        # In a cluster (of int8, which rotates nothing) stands there what the others send.
+        # In a cluster (int8 alone, which rotates nothing) the other blocks send to this memory.
         box = rotating
         masses = int32(box + splits * (HEADS * BOX_BYTES))
         maxima_here, sums_here = int32(base + BARRIERS_OFFSET), int32(base + BARRIERS_OFFSET + 8)
@@ -193,21 +195,9 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
         cuda.syncthreads()
 
+        step = int32(warps)
         score_cells(
-            raw_k,
-            k_codes,
-            padded,
-            warp,
-            int32(warps),
-            base,
-            records,
-            maxima,
-            rows,
-            k_scale,
-            exponents,
-            powers,
-            stride,
-            lane,
+            raw_k, k_codes, padded, warp, step, base, records, maxima, rows, k_scale, exponents, powers, stride, lane
         )
         raw_v = cuda.local.array(16, int32)
         v_base = values.lane_base(field(pools, which, V_CODES), warp, lane, v_groups)

@@ -1,4 +1,4 @@
-"""From sums to outputs in the exact ``attend``: step 8 of design section 4.
+"""The outputs of the exact ``attend``, from its sums: step 8 of design section 4.
 
 The sums of a block, [12 heads, 256 dims] int64, come in ``SUM_PAIRS`` pairs of dims. A pair has two indices. Its lane
 index says which lane holds it. Its exchange index says where it stands among the pairs that blocks send each other: for
@@ -48,7 +48,7 @@ def output(total, record, mass_of, of, v_groups):
 
 @device_function
 def add_parts(staged, pair, parts):
-    """The two sums of a pair over the warps that share its dims, of ``attend_values``' staging."""
+    """The two sums of a pair over the warps that share its dims, from the staging of values.py."""
     x, y = ld_shared_v2_i64(int32(staged + pair * 16))
     for other in range(1, parts):
         a, b = ld_shared_v2_i64(int32(staged + (other * SUM_PAIRS + pair) * 16))

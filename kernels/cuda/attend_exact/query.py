@@ -1,8 +1,8 @@
-"""The query of the exact ``attend`` in fixed point.
+"""The query of the exact ``attend`` in fixed point: steps 1 and 2 of design section 4.
 
-Design section 4, steps 1 and 2. A warp takes a head: 8 values a lane become 24-bit integers over the head's largest
-power of two, each three balanced bytes (*limbs*), which lie in shared memory in the order in which the products of
-``attend_scores`` take them.
+A warp takes a head, 8 values a lane. It scales them to 24-bit integers over the head's largest power of two. Each
+integer becomes three balanced bytes (*limbs*), stored in shared memory in the order in which the products of scores.py
+read them.
 """
 
 import numpy as np
@@ -78,7 +78,7 @@ def query_offset(head, limb, word, k_groups):
 
 @device_function
 def load_query(x, at, address, present, lane):
-    """This lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` and on; 0 unless ``present``."""
+    """Load this lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` on; 0 unless ``present``."""
     for i in range(8):
         x[at + i] = float32(0)
     if present:
@@ -88,8 +88,8 @@ def load_query(x, at, address, present, lane):
 
 @device_function
 def store_query(queries, at, head, k_groups, base, lane):
-    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in the block's shared memory from
-    ``base`` on, and its record and maxima."""
+    """One warp stores a head's query, 8 values a lane from ``queries[at]`` on, as limbs in the block's shared memory
+    from ``base`` on, and sets up the head's record and maxima."""
     x = cuda.local.array(8, float32)
     for i in range(8):
         x[i] = queries[at + i]

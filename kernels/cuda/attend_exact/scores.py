@@ -1,8 +1,8 @@
-"""Scores of the exact ``attend`` on tensor cores: dots per group, scores, both maxima.
+"""Scores of the exact ``attend`` on tensor cores: steps 3 to 5 of design section 4.
 
-Design section 4, steps 3 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The
-three limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb
-of a score:
+A warp computes the dots of each group, the scores, and both kinds of maxima. One product instruction takes 16 cells
+(its rows) and 8 columns of query limbs. The three limbs of 12 heads fill 36 of the 40 columns of five such products,
+laid out so that one lane receives every limb of a score:
 
 =======  ==========================  ===================================
 product  column 2i                   column 2i + 1
@@ -14,7 +14,7 @@ product  column 2i                   column 2i + 1
 
 Lane 4g + i thus holds cells g and g + 8 of a tile for the heads i, 4 + i and 8 + i. A sum over dims has no order, so K
 is read straight into the registers in which the instruction wants it, 16 bytes a lane, and only the query is permuted.
-Nothing in here waits for another warp.
+No warp waits for another in this file.
 """
 
 from qsa.reference.exact.attend import NO_CELL

@@ -1,9 +1,11 @@
-"""Where things lie in the exact ``attend``: the pools' fields, a block's shared memory, the sums of its outputs.
+"""Where the exact ``attend`` keeps things: the fields of a pool, a block's shared memory, the sums of its outputs.
 
-Shared memory of a block, in this order: the query's limbs, the heads' records, its own maxima before they are
-exchanged, the heads' factors, the heads' masses, what registers have no room for until the end, the barriers of a
-cluster; then, per cell, row, K scales, exponents and scales of V, scores and, for q4_0, signs. The sums of the warps
-lie over the cells once these are done with. In a cluster, what the other blocks send comes last.
+A name in ``_OFFSET`` is an offset in bytes from the start of a block's shared memory; a name in ``_BYTES`` is a size; a
+name in ``_WORD`` is the index of a word in a head's record. Shared memory holds, in this order: the query's limbs, the
+heads' records, the block's own maxima before they are exchanged, the heads' factors, the heads' masses, values kept for
+the end because registers have no room, the mbarriers of a cluster; then, for each cell, row, K scales, exponents and
+scales of V, scores and, for q4_0, signs. The sums of the warps overwrite the cells once these are done with. In a
+cluster, what the other blocks send comes last.
 """
 
 DIM = 256

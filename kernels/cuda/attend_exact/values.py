@@ -1,6 +1,6 @@
-"""Weights and weighted values of the exact ``attend`` on tensor cores.
+"""Weights and weighted values of the exact ``attend`` on tensor cores: steps 6 and 7 of design section 4.
 
-Design section 4, steps 6 and 7. Once the maxima are known every score s becomes one float32, its *power*
+Once the maxima are known every score s becomes one float32, its *power*
 r * 2^(n - top + BIAS) with (r, n) = exp2(s) and top the head's largest n: mass and weights are then roundings of the
 power times constants, since scaling by powers of two is exact, and float32 holds the power of every cell that can
 reach a byte of the output (see ``BIAS``).
@@ -8,8 +8,8 @@ reach a byte of the output (see ``BIAS``).
 A product takes 32 cells (its inner dimension), 16 rows of weight bytes and 8 columns of dims. Four limbs of 12 heads
 fill the rows of three products; lane 4g + i holds, for its cells, limbs 0 to 3 of head g (products 0 and 1) and two
 limbs of head 8 + g / 2 (product 2), so the lane that computes a weight also feeds it to the product, and no weight
-passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells; nothing in here waits for
-another warp.
+passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells. No warp waits for another in
+this file.
 """
 
 from qsa.reference.exact.attend import NO_CELL
@@ -77,7 +77,7 @@ def mass(p):
 
 @device_function
 def store_powers(scores, count, records, head, lane):
-    """One warp, one head: scores [count] in shared memory to powers, in place. Returns the lane's part of the mass.
+    """One warp turns a head's scores [count] in shared memory into powers. Returns the lane's part of the mass.
 
     ``count`` is rounded up to a multiple of 4; the scores there must be set.
     """

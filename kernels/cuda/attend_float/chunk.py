@@ -1,4 +1,4 @@
-"""Parts of the kernel of ``attend_pieces`` that touch no K or V: queries, rows, weights, what a piece leaves.
+"""Parts of the kernel of partial.py that touch no K or V: queries, rows, weights, what a piece leaves.
 
 A block's shared memory, in bytes from its start: the heads' queries, their sums, the values being summed, the scores of
 a chunk, its rows, four numbers a head (maximum, sum, factor of what was summed before, poison), a pool's fields.

@@ -58,7 +58,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     """The kernel for ``group`` heads of ``dim`` dims (64 or 256) to a KV head, K and V in these codings.
 
     Its arguments: ``q`` [rows, n_head, dim], ``ids`` [rows, cap], ``steps`` [rows, 4], ``slots`` [rows], ``scratch``
-    (``attend_merge`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the first
+    (``merge.py`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the first
     pool and the number of pools (0: one, which every row reads), the first row, ``cap``, the pieces of a row in the
     scratch, and ``splits``. Grid (blocks, n_head_kv, rows); the blocks of a row share its pieces.
     """

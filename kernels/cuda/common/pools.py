@@ -1,4 +1,4 @@
-"""What the two forms of ``attend`` share on the host: checked arguments, pools as kernel arguments, sets of slots."""
+"""What the exact and the float ``attend`` share on the host: checked arguments, pools as arguments, sets of slots."""
 
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def sets_of(kvs):
 
 
 def pool_fields(kvs):
-    """Fields of up to four slots' pools, as ``attend_layout.POOL_FIELDS`` says, for a kernel's argument."""
+    """Fields of up to four slots' pools, as ``shared_memory.POOL_FIELDS`` says, for a kernel's argument."""
     fields = ()
     for kv in kvs:
         sides = [array for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]

@@ -1,6 +1,6 @@
 """The simulator's scheduler: blocks, warps and lanes, each lane a greenlet.
 
-A lane runs until it needs others (``simulate_sync``): it then switches to the next lane of its block that is ready, and
+A lane runs until it needs others (sync.py): it then switches to the next lane of its block that is ready, and
 to the scheduler when there is none or when it has finished.
 """
 
@@ -56,7 +56,7 @@ class Warp:
 class Block:
     """One thread block under way. ``fresh`` holds the lanes not yet started, ``ready`` those that may go on, in order,
     ``polling`` those that look at memory which others write; ``cluster``: of a launch in clusters, its
-    ``simulate_cluster.Cluster``."""
+    ``cluster.Cluster``."""
 
     cluster = None
 

@@ -21,7 +21,7 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
 ``alignment``   an address that is no multiple of the access's size
 ``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
                 and votes order registers, not memory; what blocks of a cluster send each other has rules of its own
-                (``simulate_cluster``)
+                (cluster.py)
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
 ``device``      an instruction that the simulated device does not have: those of clusters and mbarriers (sm_90), ``mma``
                 and ``cp.async`` (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
@@ -48,10 +48,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 
 from ..toolchain.host import Properties, count_launch, launches, per_device
-from . import memory as simulate_memory
-from . import numbers as simulate_types
-from . import ops as simulate_ops
-from . import ptx as simulate_ptx
+from . import memory, numbers, ops, ptx
 from .arrays import GlobalArray
 from .block_scheduler import Block, run_grid
 from .cluster import Cluster, ClusterMemory
@@ -138,12 +135,12 @@ def _compiler():
     """The module put in the place of ``compiler``."""
     module = ModuleType(f"{PACKAGE}.toolchain.compiler", "The simulator's compiler: see simulator/launch.py.")
     module.NAME = "simulator"
-    module.cuda, module.types, module.libdevice = simulate_ops.cuda, simulate_types.types, simulate_ops.libdevice
+    module.cuda, module.types, module.libdevice = ops.cuda, numbers.types, ops.libdevice
     for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"):
-        setattr(module, name, getattr(simulate_types, name))
+        setattr(module, name, getattr(numbers, name))
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.wrap = launch, lambda array: array
-    module.address = simulate_memory.address
+    module.address = memory.address
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
     module.current_device, module.stream_key = lambda: 0, lambda stream=None: (0, 0)
     module.specialised = per_device(module.current_device)
@@ -165,7 +162,7 @@ def _package():
         package.__path__ = list(sys.modules[_SOURCES].__path__)
         sys.modules[PACKAGE] = package
         toolchain = importlib.import_module(f"{PACKAGE}.toolchain")
-        for name, module in (("compiler", _compiler()), ("ptx", simulate_ptx)):
+        for name, module in (("compiler", _compiler()), ("ptx", ptx)):
             sys.modules[f"{PACKAGE}.toolchain.{name}"] = module
             setattr(toolchain, name, module)
     return sys.modules[PACKAGE]

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from ..toolchain.constants import FULL_WARP, WARP
-from . import warp as simulate_warp
+from . import warp
 from .arrays import GlobalArray, LocalArray, SharedArray
 from .memory import DYNAMIC
 from .numbers import ALL_BITS, bits, converter, from_bits, int32
@@ -101,7 +101,7 @@ def _clz(x, bits=32):
 
 
 def _popc(x):
-    if x < 0 and not isinstance(x, simulate_warp.Votes):
+    if x < 0 and not isinstance(x, warp.Votes):
         fault("overflow", f"popc of {x}: numba counts 32 or 64 bits, as it typed the value; convert to uint32")
     return (int(x) & ALL_BITS if x < 0 else int(x)).bit_count()
 
@@ -110,14 +110,14 @@ class Cuda:
     """The names of ``numba.cuda`` that kernels use."""
 
     shared, local, atomic, warpsize = _Shared, _Local, _Atomic, WARP
-    shfl_xor_sync, shfl_up_sync = _shuffle(simulate_warp.shfl_xor), _shuffle(simulate_warp.shfl_up)
-    shfl_down_sync, shfl_sync = _shuffle(simulate_warp.shfl_down), _shuffle(simulate_warp.shfl)
+    shfl_xor_sync, shfl_up_sync = _shuffle(warp.shfl_xor), _shuffle(warp.shfl_up)
+    shfl_down_sync, shfl_sync = _shuffle(warp.shfl_down), _shuffle(warp.shfl)
     ballot_sync, any_sync, all_sync = (
-        _vote(simulate_warp.ballot),
-        _vote(simulate_warp.vote_any),
-        _vote(simulate_warp.vote_all),
+        _vote(warp.ballot),
+        _vote(warp.vote_any),
+        _vote(warp.vote_all),
     )
-    match_any_sync = _vote(simulate_warp.match_any)
+    match_any_sync = _vote(warp.match_any)
     threadfence = threadfence_block = threadfence_system = staticmethod(lambda: None)
     popc = staticmethod(_popc)
     clz = staticmethod(_clz)
@@ -151,7 +151,7 @@ class Cuda:
 
     @staticmethod
     def syncwarp(mask=FULL_WARP):
-        warp_operation(simulate_warp.syncwarp, mask, None)
+        warp_operation(warp.syncwarp, mask, None)
 
     @staticmethod
     def lanemask_lt():
@@ -206,7 +206,7 @@ class Libdevice:
     clz = staticmethod(_clz)
 
     def __getattr__(self, name):
-        raise AttributeError(f"libdevice.{name}: the simulator does not have it yet (simulate_ops.py)")
+        raise AttributeError(f"libdevice.{name}: the simulator does not have it yet (simulator/ops.py)")
 
 
 cuda, libdevice = Cuda(), Libdevice()

@@ -1,7 +1,7 @@
 """Where the simulator's lanes meet: warp operations, barriers, polls, and the order of memory that comes of them.
 
 A lane that arrives notes itself and rests; the last one carries the operation out, and all of them are ready again.
-Order between lanes is kept as vector clocks, one list per set of lanes that met last, so that ``simulate_memory`` can
+Order between lanes is kept as vector clocks, one list per set of lanes that met last, so that memory.py can
 tell an ordered pair of accesses from a race.
 """
 

@@ -1,6 +1,6 @@
 """The simulator's warp operations: functions of the lanes, in order, and of what each brought; the result of each lane.
 
-``simulate_sync.warp_operation`` calls them when all lanes have arrived.
+``sync.warp_operation`` calls them when all lanes have arrived.
 """
 
 from ..toolchain.constants import WARP

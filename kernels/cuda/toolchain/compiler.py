@@ -1,9 +1,9 @@
-"""The compiler, and all that the kernels ask of it: the one module that imports numba-cuda.
+"""The compiler, and all that the kernels ask of it. This module and ptx.py alone know numba-cuda.
 
-Kernel files say ``from .compiler import cuda, int32, kernel, ...`` and know nothing else of it, so another compiler is
-put in here alone; ``simulate.py`` puts its own module in this one's place and runs the same sources without a GPU.
-
-What numba-cuda's own launch cannot ask of the driver stands in ``driver.py``, for this module alone.
+Kernel files import ``cuda``, ``int32``, ``kernel`` and the like from here and know nothing else of the compiler. So
+another compiler is put in here alone, under its own :data:`NAME`; the simulator (simulator/launch.py) puts a module of
+its own in the place of this one and runs the same sources without a GPU. What numba-cuda's own launch cannot ask of the
+driver is in driver.py, for this module alone.
 
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
