@@ -5,19 +5,25 @@ looks back for the block's other keys, among the rows before it and then in the 
 every row has read it: after a barrier in a window, which is one thread block, or by a second launch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+from qsa.reference.geometry import Geometry
+
 from .. import ops
 from ..ops import WINDOW_ROWS
 from .common.checks import check_array
 from .device.containers import DeviceIndex
 from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
 from .toolchain.constants import FULL_WARP, WARP
+from .toolchain.host import DeviceArray
 from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
 
 NAME = "append_index"
 
 
 @specialised
-def append_kernels(idx_dim, n_rot, ratio, eps):
+def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[Any, Any]:
     """(append, write_tail) for one geometry.
 
     ``append``: grid (rows / 8), 256 lanes; with ``own_tail`` it is one block and writes the tail too.
@@ -101,13 +107,13 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
     return append_index_kernel, write_tail_kernel
 
 
-def fits(geometry):
+def fits(geometry: Geometry) -> bool:
     """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every position of the tail."""
     per, rest = divmod(geometry.idx_dim, WARP)
     return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW_ROWS + 1
 
 
-def append_index(raw, steps, index: DeviceIndex):
+def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex) -> bool:
     """Append the raw indexer key of every row, in order.
 
     raw    [rows, idx_dim] float32 on the device, C-contiguous, neither normed nor rotated
@@ -133,7 +139,7 @@ def append_index(raw, steps, index: DeviceIndex):
     return True
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     append, write_tail = append_kernels.build(128, 64, 4, 1e-6)
     yield PtxRow("append_index", append, signature_of(F2, I2, F2, F1, F2, F1, F2, F1, "int64", "int64"))

@@ -5,13 +5,17 @@ lane, so that groups, the rotation and the packing of nibbles are shuffles. Whic
 device, from the step record and the page table, so a captured graph follows both.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from qsa.reference.formats import GROUP
 
 from .. import ops
 from .common.checks import check_array, listed
-from .device.containers import CODINGS, SLOT_FIELDS, slot_table
+from .device.containers import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
 from .toolchain.constants import FULL_WARP, WARP
+from .toolchain.host import DeviceArray
 from .toolchain.ptx import (
     float_to_half,
     half_to_float,
@@ -43,7 +47,7 @@ def group_max(x, lanes):
     return x
 
 
-def build(coding, head_dim):
+def build(coding: str, head_dim: int) -> tuple[Any, Any]:
     """Device function ``encode(x, codes, scales, lane)``: codes of ``x`` [per lane] float32 to the address ``codes``,
     scales to ``scales``; either address 0 is left out by the caller. One function per coding and head_dim."""
     per = head_dim // WARP
@@ -155,7 +159,7 @@ def build(coding, head_dim):
 
 
 @specialised
-def append_kernel(coding, n_head_kv, head_dim):
+def append_kernel(coding: str, n_head_kv: int, head_dim: int) -> Any:
     """The kernel for one coding. Grid (rows, n_head_kv, sides), a warp each; side ``first_side`` + z is K (0) or V (1).
 
     ``slots`` [rows] int32, read when ``several``; ``table`` a slot table. Rows of a slot whose side has another coding
@@ -191,7 +195,7 @@ def append_kernel(coding, n_head_kv, head_dim):
     return append_kv_kernel
 
 
-def fits(coding, head_dim):
+def fits(coding: str, head_dim: int) -> bool:
     """Whether a warp can hold a vector of ``head_dim`` values of ``coding``: whole lanes to a group and to its half."""
     per, rest = divmod(head_dim, WARP)
     group = GROUP.get(coding, head_dim)
@@ -200,7 +204,13 @@ def fits(coding, head_dim):
     return rest == 0 and lanes > (1 if coding == "q4_0" else 0) and power and lanes <= WARP
 
 
-def append_kv(k, v, kv, steps, slots=None):
+def append_kv(
+    k: DeviceArray,
+    v: DeviceArray,
+    kv: DeviceKV | Sequence[DeviceKV],
+    steps: DeviceArray,
+    slots: DeviceArray | None = None,
+) -> bool:
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
     k, v   [rows, n_head_kv, head_dim] float32 on the device, C-contiguous (as all arrays here), finite; K already
@@ -235,7 +245,7 @@ def append_kv(k, v, kv, steps, slots=None):
     return True
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F3, F3, I2, I1, "int64", "int64[:, ::1]", "int64")
     for coding in ("int8", "q4_0", "fp16"):

@@ -19,6 +19,9 @@ formats take a launch each. Widths, ids and page tables are read on the device: 
 design sections 4, 5 and 8.
 """
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
 
 from qsa.reference.formats import EXACT_FORMATS
@@ -30,9 +33,11 @@ from .attend_exact.kernel import build
 from .attend_exact.shared_memory import CELLS_OFFSET, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
 from .attend_float.launch import attend_float
 from .common.pools import NAME, checked, pool_fields, sets_of
+from .device.containers import DeviceKV
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, launch, max_clusters, properties
 from .toolchain.constants import MAX_GRID_X
+from .toolchain.host import DeviceArray
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
@@ -78,7 +83,7 @@ def _clusters(kvs, cap):
     return int8 and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
 
 
-def plan(kvs, rows, cap, schedule, splits=None):
+def plan(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
     # The launches of several sets of slots share the rows.
     heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
@@ -93,14 +98,14 @@ def plan(kvs, rows, cap, schedule, splits=None):
     return max(splits, least)
 
 
-def scratch_words(kvs, rows, cap, schedule, splits=None):
+def scratch_words(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """int64 words of scratch for one launch; arguments as :func:`plan`."""
     splits = plan(kvs, rows, cap, schedule, splits)
     groups = max(GROUPS[kv.pool.v.coding] for kv in kvs)
     return rows * kvs[0].pool.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
 
 
-def new_scratch(n_words):
+def new_scratch(n_words: int) -> DeviceArray:
     """A scratch of ``n_words``, int64 on the device. Every launch leaves it as it was made; launches that may run at
     the same time need one each."""
     return array_module().full(max(1, n_words), UNSET, np.int64)
@@ -123,19 +128,19 @@ def _refusal(kvs, schedule):
 
 
 def attend(
-    q,
-    kv,
-    ids,
-    steps,
-    slots=None,
-    out=None,
+    q: DeviceArray,
+    kv: DeviceKV | Sequence[DeviceKV],
+    ids: DeviceArray,
+    steps: DeviceArray,
+    slots: DeviceArray | None = None,
+    out: DeviceArray | None = None,
     *,
-    schedule=None,
-    splits=None,
-    arithmetic=None,
-    scratch=None,
-    stream=None,
-):
+    schedule: str | None = None,
+    splits: int | None = None,
+    arithmetic: str | None = None,
+    scratch: DeviceArray | None = None,
+    stream: Any = None,
+) -> DeviceArray | Literal[False]:
     """Attention of every row over its selected cells; all arrays on the device, C-contiguous.
 
     q           [rows, n_head, 256] float32, normed and rotated by position

@@ -13,6 +13,8 @@ The kernels are in ``block_scores_kernels``. How many blocks a row has is read f
 captured launch serves every context, and unused capacity costs nothing.
 """
 
+from typing import Literal
+
 from .. import ops
 from ..ops import WINDOW_ROWS
 from ..switches import switches
@@ -27,8 +29,10 @@ from .block_scores_kernels import (
     transposed,
 )
 from .common.checks import check_array, check_schedule
+from .device.containers import DeviceIndex
 from .toolchain.compiler import array_module, launch, properties
 from .toolchain.constants import MAX_GRID_YZ
+from .toolchain.host import DeviceArray
 
 KEYS = 4
 """Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
@@ -45,7 +49,7 @@ def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
     return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_YZ)
 
 
-def standing_schedule(rows):
+def standing_schedule(rows: int) -> str:
     """The schedule of a call that names none."""
     if rows > WINDOW_ROWS:
         return "prompt"
@@ -54,7 +58,7 @@ def standing_schedule(rows):
     return "warp" if rows == 1 else "multi_query"
 
 
-def check_scores(q_idx, index, steps, out):
+def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out: DeviceArray | None) -> None:
     """Raises ValueError unless the device arrays have the shapes and dtypes that the kernels read and write."""
     g = index.geometry
     rows = q_idx.shape[0]
@@ -64,7 +68,14 @@ def check_scores(q_idx, index, steps, out):
         check_array("out", out, "float32", (rows, index.max_blocks))
 
 
-def block_scores(q_idx, index, steps, out=None, *, schedule=None):
+def block_scores(
+    q_idx: DeviceArray,
+    index: DeviceIndex,
+    steps: DeviceArray,
+    out: DeviceArray | None = None,
+    *,
+    schedule: str | None = None,
+) -> DeviceArray | Literal[False]:
     """Scores of every block for every row, with the bytes of ``reference.exact.block_scores``.
 
     q_idx     [rows, idx_heads, idx_dim] float32 on the device, C-contiguous

@@ -7,6 +7,9 @@ sums of 8 blocks and 4 heads are reduced together, each shuffle carrying half of
 in the same order, 10 shuffles for 8 blocks of a row.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..ops import WINDOW_ROWS
 from .common.scalar import NAN_BITS
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
@@ -65,7 +68,7 @@ def _butterfly_sum(x):
 
 
 @specialised
-def one_row(keys, least):
+def one_row(keys: int, least: int) -> Any:
     """The kernel that gives a warp ``keys`` blocks (2 to 32) at a time; a multiprocessor has room for ``least`` thread
     blocks or more.
 
@@ -250,7 +253,7 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     from .block_scores import KEYS, LEAST
 

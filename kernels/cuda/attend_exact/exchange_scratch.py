@@ -30,7 +30,7 @@ BATCH = 10
 """Pairs that a lane waits for at once."""
 
 
-def words(splits, v_groups):
+def words(splits: int, v_groups: int) -> int:
     """Words of scratch for one row and KV head cut into ``splits``."""
     return splits * (HEADS * (1 + v_groups) + splits * HEADS + SUMS)
 

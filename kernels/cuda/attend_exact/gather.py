@@ -1,5 +1,7 @@
 """What a block of the exact ``attend`` loads before any arithmetic: its cells' rows in the pool, and their scales."""
 
+from typing import Any
+
 from qsa.reference.exact.attend import NO_CELL
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, uint32
@@ -48,7 +50,7 @@ def exponent(scale):
     return int32((float_as_int(scale) >> 23) - 126) if scale != float32(0) else int32(NO_CELL)
 
 
-def make(k_groups, v_groups, n_head_kv, threads, each):
+def make(k_groups: int, v_groups: int, n_head_kv: int, threads: int, each: int) -> tuple[Any, Any, Any, Any]:
     """(load_ids, find_rows, load_cell_scales, store_scales) for blocks of ``threads`` lanes. A lane looks up ``each``
     cells: its own and every ``threads``-th after it."""
 

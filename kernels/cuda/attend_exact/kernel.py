@@ -15,6 +15,9 @@ The blocks of a row exchange through the scratch (exchange_scratch.py) or, on sm
 hides the loads.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.mma_dp4a import mma_s8_by_dp4a, mma_u8_by_dp4a
@@ -47,7 +50,6 @@ from .shared_memory import (
     MAXIMA_OFFSET,
     PADDING,
     RECORDS_OFFSET,
-    SENDER_LANES,
     STEP,
     SUM_PAIRS,
     SUM_PIECES,
@@ -55,19 +57,10 @@ from .shared_memory import (
     TILE,
     TOTALS_OFFSET,
     V_CODES,
+    WARP_PAIRS,
     cell_bytes,
     staging,
 )
-
-WARP_PAIRS = 32 // SENDER_LANES
-"""Pairs of its share that a warp puts together at once."""
-
-
-@device_function
-def sum_senders(x):
-    """Sum of the two lanes that share the senders of a pair."""
-    x += cuda.shfl_xor_sync(FULL_WARP, x, WARP_PAIRS)
-    return x
 
 
 @device_function
@@ -78,7 +71,9 @@ def opaque(thread):
 
 
 @specialised
-def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluster=False):
+def build(
+    k_groups: int, v_groups: int, n_head_kv: int, group: int, parts: int, each: int, matrix=True, cluster=False
+) -> Any:
     """The kernel for one format and geometry.
 
     k_groups, v_groups  scales a cell (4: int8, 8: q4_0)
@@ -293,8 +288,8 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
                         )
                     else:
                         x, y = exchange_scratch.receive_pair(exchange, splits, active, index, part, v_groups)
-                x, y = sum_senders(x), sum_senders(y)
-                mass_of = sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
+                x, y = outputs.sum_senders(x), outputs.sum_senders(y)
+                mass_of = outputs.sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
                 if index < end_pair and head < group:
                     total_of = y if part else x
                     outputs.put_one(total_of, mass_of, head, int32(dim + part), results, rotating, records, v_groups)
@@ -306,7 +301,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     return attend_exact
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each.
 
     The values take 96 registers of sums and some 70 more of the 168 that a lane of 384 has; whether all of them fit
@@ -314,15 +309,17 @@ def ptx_rows():
     sm_90's, and those targets have tensor cores.
     """
     signature = signature_of(F3, I2, I2, I1, "UniTuple(int64, 28)", *["int64"] * 4, "int64[::1]", F3)
-    expect = {"expect": TENSOR_CORE, "minimum": (8, 0)}
     for name, groups in (("int8", (4, 4)), ("k8v4", (4, 8)), ("q4_0", (8, 8))):
         spilled = {(8, 0): (8, 20), (9, 0): (8, 8)} if name == "k8v4" else {}
-        yield PtxRow(f"attend_exact_{name}", build.build(*groups, 2, 12, 3, 6), signature, spilled=spilled, **expect)
-    # Blocks of few cells, each lane looking up one; and those as a cluster, on sm_90 alone.
-    yield PtxRow("attend_exact_int8_few", build.build(4, 4, 2, 12, 3, 1), signature, **expect)
+        form = build.build(*groups, 2, 12, 3, 6)
+        yield PtxRow(f"attend_exact_{name}", form, signature, spilled=spilled, expect=TENSOR_CORE, minimum=(8, 0))
+    # Blocks of few cells, of which each lane looks up one; and those as a cluster, on sm_90 alone.
+    form = build.build(4, 4, 2, 12, 3, 1)
+    yield PtxRow("attend_exact_int8_few", form, signature, expect=TENSOR_CORE, minimum=(8, 0))
     cluster = ("barrier.cluster.arrive.relaxed", "barrier.cluster.wait", "mbarrier.try_wait", "st.async")
-    fields = {"expect": TENSOR_CORE + cluster, "minimum": (9, 0), "spilled": {(12, 0): (8, 8)}}
-    yield PtxRow("attend_exact_int8_cluster", build.build(4, 4, 2, 12, 3, 1, True, True), signature, **fields)
-    # The form without tensor cores; for the other formats it differs from theirs in nothing more.
-    fields = {"expect": ("dp4a.s32.s32", "dp4a.u32.s32"), "spilled": {(10, 0): (512, 0), (12, 0): (512, 0)}}
-    yield PtxRow("attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, 6, False), signature, **fields)
+    form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True), {(12, 0): (8, 8)}
+    expect = TENSOR_CORE + cluster
+    yield PtxRow("attend_exact_int8_cluster", form, signature, spilled=spilled, expect=expect, minimum=(9, 0))
+    # The form without tensor cores. For the other formats it differs from theirs in nothing more.
+    form, spilled = build.build(4, 4, 2, 12, 1, 6, False), {(10, 0): (512, 0), (12, 0): (512, 0)}
+    yield PtxRow("attend_exact_int8_dp4a", form, signature, spilled=spilled, expect=("dp4a.s32.s32", "dp4a.u32.s32"))

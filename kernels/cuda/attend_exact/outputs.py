@@ -8,6 +8,7 @@ exchange indices go by heads and dims.
 
 from ..common.scalar import NAN_BITS, scaled
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     int_as_float,
     ld_shared_i32,
@@ -20,7 +21,7 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
 )
 from .query import rotate_lanes
-from .shared_memory import DIM, HEAD_BYTES, POISON_WORD, SUM_PAIRS, UNITS
+from .shared_memory import DIM, HEAD_BYTES, POISON_WORD, SUM_PAIRS, UNITS, WARP_PAIRS
 
 
 @device_function
@@ -55,6 +56,13 @@ def add_parts(staged, pair, parts):
         x += a
         y += b
     return x, y
+
+
+@device_function
+def sum_senders(x):
+    """Sum over the two lanes that share the senders of a pair."""
+    x += cuda.shfl_xor_sync(FULL_WARP, x, WARP_PAIRS)
+    return x
 
 
 @device_function

@@ -17,6 +17,8 @@ is read straight into the registers in which the instruction wants it, 16 bytes 
 No warp waits for another in this file.
 """
 
+from typing import Any
+
 from qsa.reference.exact.attend import NO_CELL
 
 from ..common.scalar import SCORE_LIMIT, rounded_dot
@@ -84,7 +86,7 @@ def load_tile(raw, k_codes, tile, rows, lane, k_groups):
         load_k(raw, pair, k_codes, low, high, int32(lane & 3), k_groups)
 
 
-def make(k_groups, v_groups, mma_s8, once):
+def make(k_groups: int, v_groups: int, mma_s8: Any, once: bool) -> Any:
     """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``; ``once``: no
     warp has more than one tile."""
     per_pair, kinds = k_groups // 4, 1 + v_groups

@@ -70,28 +70,31 @@ SUM_PAIRS = SUMS // 2
 SENDER_LANES = 2
 """Lanes that share the senders of a pair."""
 
+WARP_PAIRS = 32 // SENDER_LANES
+"""Pairs of its share that a warp puts together at once."""
 
-def cell_bytes(k_groups, v_groups):
+
+def cell_bytes(k_groups: int, v_groups: int) -> int:
     """Bytes of shared memory for each cell."""
     return 4 + 4 * k_groups + 8 * v_groups + 4 * HEADS + (4 if v_groups == 8 else 0)
 
 
-def cells_bytes(room, k_groups, v_groups):
+def cells_bytes(room: int, k_groups: int, v_groups: int) -> int:
     """Bytes of shared memory for ``room`` cells (a multiple of 32), a multiple of 128."""
     return (room * cell_bytes(k_groups, v_groups) + HEADS * PADDING * 4 + 127) // 128 * 128
 
 
-def staging(parts):
+def staging(parts: int) -> int:
     """Bytes in which the warps add up their sums; outputs to be rotated come after them."""
     return parts * SUMS * 8
 
 
-def inbox_bytes(cluster):
+def inbox_bytes(cluster: int) -> int:
     """Bytes in which a block of a cluster finds the others' maxima, masses and sums."""
     return cluster * ((-(-SUM_PAIRS // cluster) + 1) * 16 + HEADS * (BOX_BYTES + 8)) if cluster > 1 else 0
 
 
-def shared_bytes(room, k_groups, v_groups, parts, cluster=1):
+def shared_bytes(room: int, k_groups: int, v_groups: int, parts: int, cluster: int = 1) -> int:
     """Bytes of dynamic shared memory of a block for up to ``room`` cells (a multiple of 32)."""
     cells = cells_bytes(room, k_groups, v_groups)
     sums = staging(parts) + SUMS * 4 * (v_groups == 8)

@@ -12,6 +12,8 @@ passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 3
 this file.
 """
 
+from typing import Any
+
 from qsa.reference.exact.attend import NO_CELL
 
 from ..common.scalar import exp2_fraction, pow2, transpose_bytes
@@ -180,7 +182,7 @@ def store_piece(total, unit, staged, warp, lane):
     st_shared_v2_i64(int32(at + 512), total[2], total[3])
 
 
-def make(v_groups, parts, mma_u8):
+def make(v_groups: int, parts: int, mma_u8: Any) -> tuple[Any, Any]:
     """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
     groups = v_groups // 4
     two_factors = 2 * groups

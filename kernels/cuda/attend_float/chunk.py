@@ -5,7 +5,7 @@ a chunk, its rows, four numbers a head (maximum, sum, factor of what was summed 
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..attend_exact.shared_memory import POOL_FIELDS
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64
@@ -51,7 +51,7 @@ class Offsets(NamedTuple):
     end: int
 
 
-def offsets_of(group, dim):
+def offsets_of(group: int, dim: int) -> Offsets:
     """:class:`Offsets` of a block of ``group`` heads of ``dim`` dims."""
     head = dim * 4
     sums = group * head
@@ -65,7 +65,7 @@ def offsets_of(group, dim):
     )
 
 
-def parts_of(group, dim, rotated):
+def parts_of(group: int, dim: int, rotated: bool) -> tuple[Any, Any, Any, Any, Any]:
     """(load_queries, weigh, look_up, partial_row, finish) of the kernel for ``group`` heads of ``dim`` dims;
     ``rotated``: K is."""
     lanes = dim // 8

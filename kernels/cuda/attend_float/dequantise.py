@@ -6,6 +6,8 @@ code has at most 8 bits, a scale 11. The bytes of a cell that is not selected ne
 place, and its values are replaced by 0.
 """
 
+from typing import Any
+
 from ..toolchain.compiler import device_function, float32, int32, int64
 from ..toolchain.ptx import (
     half_to_float,
@@ -105,7 +107,7 @@ def _fp16(dim):
     return load, widen
 
 
-def cells_of(coding, dim):
+def cells_of(coding: str, dim: int) -> tuple[Any, Any]:
     """Device functions (load, widen) for ``dim`` dims a head; lane l has the dims 8 l to 8 l + 7 of a cell.
 
     ``load(codes, scale, row, lane)``: what the lane reads of the cell, from the addresses of codes and scales.

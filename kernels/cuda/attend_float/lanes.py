@@ -3,6 +3,8 @@
 Eight dims of a head or cell to a lane, so ``lanes`` = head_dim / 8 lanes of a warp, or all of it, hold one.
 """
 
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import ld_global_i32_nc, ld_shared_v4_f32
@@ -35,7 +37,7 @@ def weighted(w, v0, v1, v2, v3, v4, v5, v6, v7):
     return low + (w[4] * v4 + w[5] * v5 + w[6] * v6 + w[7] * v7)
 
 
-def rotation(lanes):
+def rotation(lanes: int) -> Any:
     """``rotate(x, lane)``: the rotation of 8 * ``lanes`` dims, eight to a lane in the local array ``x``, in place.
 
     The reference's butterflies in its order, so its bits (``reference.formats.rotate``).
@@ -61,7 +63,7 @@ def rotation(lanes):
     return rotate
 
 
-def sums_together(lanes):
+def sums_together(lanes: int) -> Any:
     """``reduce(lane, s0..s7)``: eight sums over ``lanes`` lanes; lane l is given that of number l // (lanes / 8)."""
     first, second, third = lanes // 2, lanes // 4, lanes // 8
     rest = tuple(third >> i for i in range(1, third.bit_length()))

@@ -6,6 +6,11 @@ not read. With ``active`` the fold ends at the last piece that the row's width r
 so the bits are the same. Source: design section 8, STRATA_ATTN_MERGE_ACTIVE.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+from qsa.reference.geometry import Geometry
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
@@ -23,13 +28,13 @@ from .chunk import EMPTY
 from .partial import reached
 
 
-def row_floats(geometry, pieces):
+def row_floats(geometry: Geometry, pieces: int) -> int:
     """Floats of scratch that the partials of one row take."""
     return pieces * geometry.n_head * (geometry.head_dim + 2)
 
 
 @specialised
-def merge_kernel(group, dim, rotated):
+def merge_kernel(group: int, dim: int, rotated: bool) -> Any:
     """The kernel for ``group`` heads of ``dim`` dims to a KV head; ``rotated``: V is, and the output is rotated back.
 
     Its arguments: ``scratch``, ``steps`` [rows, 4], ``slots`` [rows], ``out`` [rows, n_head, dim], the first slot and
@@ -134,7 +139,7 @@ def merge_kernel(group, dim, rotated):
     return merge
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F1, I2, I1, F3, *["int64"] * 7)
     for rotated in (False, True):

@@ -16,6 +16,8 @@ is not finite makes its head's sum NaN. Source: design section 8.
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from ..attend_exact.gather import field
 from ..attend_exact.shared_memory import POOL_FIELDS
@@ -54,7 +56,7 @@ def reached(width, splits):
 
 
 @specialised
-def pieces_kernel(group, dim, k_coding, v_coding):
+def pieces_kernel(group: int, dim: int, k_coding: str, v_coding: str) -> Any:
     """The kernel for ``group`` heads of ``dim`` dims (64 or 256) to a KV head, K and V in these codings.
 
     Its arguments: ``q`` [rows, n_head, dim], ``ids`` [rows, cap], ``steps`` [rows, 4], ``slots`` [rows], ``scratch``
@@ -223,7 +225,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     return pieces
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each.
 
     Two blocks a multiprocessor leave 128 registers; the older targets keep addresses in more of them.

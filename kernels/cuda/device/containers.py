@@ -6,6 +6,8 @@ row of a slot table (:func:`slot_table`), so that any number of slots costs one 
 """
 
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from qsa.reference.kv import PagedKV, Pool, Side
 from qsa.reference.kv import read_kv as _read_kv
 
 from ..toolchain.compiler import address, array_module, as_numpy, pinned
+from ..toolchain.host import DeviceArray
 
 CODINGS = ("int8", "q4_0", "fp16")
 """Codings that a device pool may have; a slot table holds their indices in this tuple."""
@@ -44,7 +47,7 @@ class DeviceKV:
     ValueError on format ``f64``, which exists in the reference alone.
     """
 
-    def __init__(self, kv: PagedKV):
+    def __init__(self, kv: PagedKV) -> None:
         xp = array_module()
         pool = kv.pool
         if pool.k.coding not in CODINGS:
@@ -69,19 +72,19 @@ class DeviceKV:
                 views += [codes_view, scale_view]
             self.host.k, self.host.v = sides
             self._host_views = tuple(views)
-        self._slot_tables = {}
+        self._slot_tables: dict[tuple[int, ...], tuple[list[weakref.ref], DeviceArray]] = {}
 
     @property
-    def pool(self):
+    def pool(self) -> "DeviceKV":
         """The pool: this object itself, which has a pool's fields."""
         return self
 
     @property
-    def capacity(self):
+    def capacity(self) -> int:
         """Cells that the page table can address."""
         return self.table.size * self.page_size
 
-    def slot_row(self):
+    def slot_row(self) -> np.ndarray:
         """This slot's row of a slot table, int64 [13]."""
         arrays = [self.k.codes, self.k.scale, self.v.codes, self.v.scale, self.table]
         host = list(self._host_views) or [None] * 4
@@ -94,8 +97,14 @@ class DeviceIndex:
     """The indexer's buffers of one slot on the device, with the fields of ``reference.index.Index``."""
 
     NAMES = ("tail", "dead", "pooled", "weight", "rope", "rope0")
+    tail: DeviceArray
+    dead: DeviceArray
+    pooled: DeviceArray
+    weight: DeviceArray
+    rope: DeviceArray
+    rope0: DeviceArray
 
-    def __init__(self, index: Index):
+    def __init__(self, index: Index) -> None:
         if index.pooled.dtype != np.float32:
             raise ValueError(f"index: {index.pooled.dtype}: a device index is float32")
         xp = array_module()
@@ -104,12 +113,12 @@ class DeviceIndex:
             setattr(self, name, xp.array(getattr(index, name)))
 
     @property
-    def max_blocks(self):
+    def max_blocks(self) -> int:
         """Blocks that fit, the spare one included."""
         return len(self.pooled)
 
 
-def slot_table(kvs):
+def slot_table(kvs: Sequence[DeviceKV]) -> DeviceArray:
     """Slot table int64 [slots, 13] on the device of a list of :class:`DeviceKV`; made once per list of slots.
 
     Make it, by one call of the operation, before a graph capture.
@@ -122,7 +131,7 @@ def slot_table(kvs):
     return found[1]
 
 
-def to_device(x):
+def to_device(x: Any) -> Any:
     """A copy on the device of a NumPy array, a PagedKV, an Index, or a list of them; None stays."""
     if isinstance(x, PagedKV):
         return DeviceKV(x)
@@ -133,7 +142,7 @@ def to_device(x):
     return None if x is None else array_module().array(x)
 
 
-def to_host(x):
+def to_host(x: Any) -> Any:
     """The inverse of :func:`to_device`: NumPy arrays and the reference's containers; waits for the device."""
     if isinstance(x, DeviceKV):
         pool = Pool(x.format, x.n_pages, x.page_size, x.geometry)
@@ -154,6 +163,6 @@ def to_host(x):
     return None if x is None else as_numpy(x)
 
 
-def read_kv(kv, cells):
+def read_kv(kv: DeviceKV, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """The logical ``cells`` of a :class:`DeviceKV`, as ``reference.kv.read_kv`` gives them, on the host."""
     return _read_kv(to_host(kv), cells)

@@ -1,5 +1,8 @@
 """The kernel that goes over arrays element by element, and what it makes of their elements."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from ..common.scalar import one_nan, sigmoid, silu
 from ..common.views import PER_THREAD, element_grid, empty, float_bits
 from ..toolchain.compiler import (
@@ -14,6 +17,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from ..toolchain.ptx_rows import PtxRow, integers
 
@@ -67,7 +71,7 @@ APPLIED = {
 
 
 @specialised
-def elements_kernel(name):
+def elements_kernel(name: str) -> Any:
     """The kernel of one operation of :data:`APPLIED`.
 
     Grid ``views.element_grid``. Of each of three inputs address and the strides of rows, middle and elements (0 to
@@ -106,7 +110,15 @@ NOTHING = (0, 0, 0, 0)
 """In the place of an input that an operation does not have."""
 
 
-def elements(name, shape, rows, middle, n, *inputs, value=0.0):
+def elements(
+    name: str,
+    shape: Sequence[int],
+    rows: int,
+    middle: int,
+    n: int,
+    *inputs: tuple[int, int, int, int],
+    value: float = 0.0,
+) -> DeviceArray:
     """``name`` of :data:`APPLIED` over [rows, middle, n] into a new array of ``shape``; one launch.
 
     ``inputs``: address and the strides of rows, middle and elements of each. ``value``: the operation's number.
@@ -119,7 +131,7 @@ def elements(name, shape, rows, middle, n, *inputs, value=0.0):
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     for name in APPLIED:
         yield PtxRow(f"elements_{name}", elements_kernel.build(name), integers(15))

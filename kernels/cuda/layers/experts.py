@@ -4,6 +4,9 @@ A row and one of its experts are a pair. Up to :data:`ALONE` rows every pair is 
 weights is all that it costs; more rows are sorted by expert first, so that pairs of one expert share its weights.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from ..common.scalar import NAN_BITS, exp, one_nan
@@ -22,6 +25,7 @@ from ..toolchain.compiler import (
     specialised,
 )
 from ..toolchain.constants import FULL_WARP, WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     float_as_int,
     int_as_float,
@@ -32,6 +36,7 @@ from ..toolchain.ptx import (
 )
 from ..toolchain.ptx_rows import PtxRow, integers
 from .fixed_rows import fixed_rows
+from .linear import LoadedLinear
 from .matrix import FEW, MANY, SOME, THREADS, matrix_kernel, tensor_cores
 from .sort_pairs import MOST_EXPERTS, sorted_pairs
 
@@ -55,7 +60,7 @@ def _key(x, expert):
 
 
 @specialised
-def route_kernel():
+def route_kernel() -> Any:
     """The kernel of :func:`route`: a warp to a row, block (32, rows). Address and row stride of ``logits``, addresses
     of ``ids`` and ``shares`` [rows, top], how many ``rows`` and ``experts``, ``top``."""
 
@@ -93,7 +98,7 @@ def route_kernel():
     return route_rows
 
 
-def route(logits, top):
+def route(logits: DeviceArray, top: int) -> tuple[DeviceArray, DeviceArray]:
     """The experts of each row and their shares; as ``reference.exact.experts.route``.
 
     logits [rows, experts] float32 on the device, any row stride; ``top`` from 1 to 32, the lanes of a warp, and at most
@@ -115,7 +120,7 @@ def route(logits, top):
 
 
 @specialised
-def combine_kernel():
+def combine_kernel() -> Any:
     """The kernel that adds the experts of a row by share, in rank order. Grid ``views.element_grid`` of [rows, 1, n];
     addresses of ``parts`` [rows, top, n] and ``ids`` [rows, top], address, row stride and step of ``shares``, address
     of ``out``, ``top``, ``n``, how many ``experts``."""
@@ -159,7 +164,9 @@ def _products(x, weight, pairs, choice, table, order, per_row):
     return out
 
 
-def experts(x, ids, shares, gate_up, down):
+def experts(
+    x: DeviceArray, ids: DeviceArray, shares: DeviceArray, gate_up: LoadedLinear, down: LoadedLinear
+) -> DeviceArray:
     """The chosen experts' outputs by share; as ``reference.exact.experts.experts``.
 
     x        [rows, hidden] float32, any row stride
@@ -203,7 +210,7 @@ def experts(x, ids, shares, gate_up, down):
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("route", route_kernel.build(), integers(7))
     yield PtxRow("combine_experts", combine_kernel.build(), integers(9))

@@ -4,6 +4,9 @@ xi = rint(x * 2^(22 - e)) = low + 2^8 * middle + 2^16 * high with signed bytes, 
 as the eight columns of a product: limbs [rows / 8, groups, 3, 8, 64] int8, inputs in their order, zeros after the last.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..common.scalar import INFINITY_BITS, QUERY_BITS, exponent, scaled, transpose_bytes, warp_max
 from ..toolchain.compiler import (
     address,
@@ -17,6 +20,7 @@ from ..toolchain.compiler import (
     launch,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     float_as_int,
     ld_global_f32_nc,
@@ -57,7 +61,7 @@ def limbs_of(q0, q1, q2, q3):
 
 
 @specialised
-def fixed_kernel(gated):
+def fixed_kernel(gated: DeviceArray) -> Any:
     """The kernel: a thread block to a row; grid (rows).
 
     Address and row stride of ``x``, addresses of ``limbs`` and ``exponents`` [rows] int32, ``n`` inputs, ``groups``.
@@ -111,7 +115,7 @@ def fixed_kernel(gated):
     return fixed_rows
 
 
-def fixed_rows(source, rows, n, gated=False):
+def fixed_rows(source: tuple[int, int], rows: int, n: int, gated: bool = False) -> tuple[DeviceArray, DeviceArray]:
     """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``source`` (address and row stride); one launch.
 
     The exponents are int32 [rows]: e, or :data:`NOT_FINITE_EXPONENT` for a row that is not finite. ``gated``: see
@@ -125,7 +129,7 @@ def fixed_rows(source, rows, n, gated=False):
     return limbs, exponents
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     for gated in (False, True):
         yield PtxRow(f"fixed_rows{'_gated' * gated}", fixed_kernel.build(gated), integers(6))

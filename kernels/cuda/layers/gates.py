@@ -4,11 +4,15 @@ Arrays lie on the device; inputs may be views whose last axis is contiguous (``v
 C-contiguous. Every operation is one launch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from ..common.scalar import one_nan, sigmoid
 from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, float_bits, view
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from ..toolchain.ptx_rows import PtxRow, integers
 from .elements import elements
@@ -19,7 +23,7 @@ LEAST = 1e-6
 
 
 @specialised
-def mix_kernel():
+def mix_kernel() -> Any:
     """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; layouts of ``normed`` and
     ``share``, address of ``out``, how many streams, ``n`` dims, the bits of 1 / streams."""
 
@@ -45,7 +49,7 @@ def mix_kernel():
 
 
 @specialised
-def ngram_kernel(wide):
+def ngram_kernel(wide: bool) -> Any:
     """The kernel of :func:`ngram_gate`; ``wide``: a thread block to a stream, else a warp.
 
     Grid ``norm.vector_grid``. Arguments: layouts of ``key`` and ``query``, address and row stride of ``value``, address
@@ -82,18 +86,18 @@ def ngram_kernel(wide):
     return ngram
 
 
-def scaled_silu(x, divisor):
+def scaled_silu(x: DeviceArray, divisor: float) -> DeviceArray:
     """silu(x / divisor); x float32 of any shape. Raises ValueError on another dtype or layout."""
     seen = view("x", x)
     return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.layout, 4), value=divisor)
 
 
-def silu(x):
+def silu(x: DeviceArray) -> DeviceArray:
     """x * sigmoid(x), float32 of any shape: a quotient by 1 is exact. Raises ValueError as :func:`scaled_silu`."""
     return scaled_silu(x, 1)
 
 
-def swiglu(gate_up):
+def swiglu(gate_up: DeviceArray) -> DeviceArray:
     """silu(gate) * up of ``gate_up`` [rows, 2 * width] float32; as ``reference.exact.gates.swiglu``.
 
     Raises ValueError on another shape, dtype or layout.
@@ -107,7 +111,7 @@ def swiglu(gate_up):
     return elements("swiglu", (rows, width), rows, 1, width, (*seen.layout, 4), up)
 
 
-def sigmoid_gate(x, gate):
+def sigmoid_gate(x: DeviceArray, gate: DeviceArray) -> DeviceArray:
     """x * sigmoid(gate); as ``reference.exact.gates.sigmoid_gate``.
 
     x [rows, ...] float32; gate in the shape of x, or [rows, 1] for an x [rows, n]. Raises ValueError on other shapes,
@@ -129,7 +133,7 @@ def _streams(name, x):
     return view(name, x)
 
 
-def mix_streams(normed, share):
+def mix_streams(normed: DeviceArray, share: DeviceArray) -> DeviceArray:
     """Mean over the streams of sigmoid(share) * normed; as ``reference.exact.gates.mix_streams``.
 
     normed, share [rows, streams, hidden] float32. Returns float32 [rows, hidden]. Raises ValueError on other shapes,
@@ -145,7 +149,7 @@ def mix_streams(normed, share):
     return out
 
 
-def inject(streams, share, y):
+def inject(streams: DeviceArray, share: DeviceArray, y: DeviceArray) -> DeviceArray:
     """streams + (2 * sigmoid(share / number of streams)) * y; as ``reference.exact.gates.inject``.
 
     streams [rows, streams, hidden], share [rows, streams], y [rows, hidden] float32. Returns float32 in the shape of
@@ -158,7 +162,7 @@ def inject(streams, share, y):
     return elements("inject", streams.shape, *seen[1:4], *layouts, value=seen.middle)
 
 
-def ngram_gate(key, query, value):
+def ngram_gate(key: DeviceArray, query: DeviceArray, value: DeviceArray) -> DeviceArray:
     """sigmoid(r) * value per stream, r the signed root of key . query; as ``reference.exact.gates.ngram_gate``.
 
     key, query [rows, streams, hidden], value [rows, hidden] float32. Returns float32 in the shape of key.
@@ -171,12 +175,12 @@ def ngram_gate(key, query, value):
     if out.size:
         wide, grid, block = vector_grid(*keys[1:4])
         layouts = *keys.layout, *queries.layout, values.address, values.row, address(out)
-        root = float_bits(np.float32(np.sqrt(keys.n)))
+        root = float_bits(float(np.sqrt(keys.n)))
         launch(ngram_kernel(wide), grid, block, (*layouts, keys.middle, keys.n, root))
     return out
 
 
-def add(x, y):
+def add(x: DeviceArray, y: DeviceArray) -> DeviceArray:
     """x + y, one NaN. x [rows, ..., n] float32; y in the shape of x, or [rows, 1, n] for an x [rows, streams, n].
 
     Raises ValueError on other shapes, dtypes and layouts.
@@ -187,7 +191,7 @@ def add(x, y):
     return elements("add", x.shape, *seen[1:4], (*seen.layout, 4), (*other.stretched(seen.middle), 4))
 
 
-def add_gated(x, gated, mixed):
+def add_gated(x: DeviceArray, gated: DeviceArray, mixed: DeviceArray) -> DeviceArray:
     """x + (gated + silu(mixed)), float32 of one shape. Raises ValueError on other shapes, dtypes and layouts."""
     seen = view("x", x)
     check_shape("gated", gated, x.shape)
@@ -196,7 +200,7 @@ def add_gated(x, gated, mixed):
     return elements("add_gated", x.shape, *seen[1:4], *layouts)
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("mix_streams", mix_kernel.build(), integers(10))
     for wide in (False, True):

@@ -3,7 +3,8 @@
 Two launches whatever the rows: one puts them in fixed point (``fixed_rows.py``), one multiplies (``matrix.py``).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     half_to_float,
     int_as_float,
@@ -45,13 +47,13 @@ class LoadedLinear(NamedTuple):
     arrays alike takes one of several matrices.
     """
 
-    codes: object
-    scale: object
+    codes: DeviceArray
+    scale: DeviceArray
     outputs: int
     inputs: int
 
 
-def load_linear(weight):
+def load_linear(weight: QuantisedLinear) -> LoadedLinear:
     """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear`` of NumPy or device arrays: one
     :class:`LoadedLinear` on the current device."""
     xp = array_module()
@@ -66,13 +68,13 @@ def load_linear(weight):
     return LoadedLinear(xp.ascontiguousarray(codes), xp.ascontiguousarray(scale), outputs, inputs)
 
 
-def load_table(table):
+def load_table(table: QuantisedLinear) -> QuantisedLinear:
     """The form in which :func:`embed` takes a ``QuantisedLinear``: its arrays on the device as they are stored."""
     xp = array_module()
     return QuantisedLinear(xp.asarray(table.codes), xp.asarray(table.scale))
 
 
-def linear(x, weight):
+def linear(x: DeviceArray, weight: LoadedLinear) -> DeviceArray:
     """Rows times a weight matrix; as ``reference.exact.linear.linear``.
 
     x       [rows, in] float32 on the device, any row stride
@@ -100,7 +102,7 @@ def linear(x, weight):
 
 
 @specialised
-def embed_kernel():
+def embed_kernel() -> Any:
     """The kernel of :func:`embed`. Grid (ids, pieces of the dims); addresses of ``ids``, ``codes``, ``scale`` and
     ``out``; ``n`` dims, ``groups`` and ``rows`` of the table."""
 
@@ -120,7 +122,7 @@ def embed_kernel():
     return embed_rows
 
 
-def embed(ids, table):
+def embed(ids: Any, table: QuantisedLinear) -> DeviceArray:
     """Rows of a table: float32 [..., dim] of ``ids`` [...] int64; as ``reference.exact.linear.embed``.
 
     ``ids`` on the device, as a captured call needs them, or a NumPy array, which is moved there first.
@@ -143,6 +145,6 @@ def embed(ids, table):
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("embed", embed_kernel.build(), integers(7))

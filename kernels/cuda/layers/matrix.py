@@ -12,6 +12,9 @@ Layouts: codes [matrices, units, groups, 16, 64] int8, scales [matrices, units, 
 outputs; rows as ``fixed_rows`` says. A thread block has ``per_block`` units and ``tiles`` times 8 rows.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..common.scalar import NAN_BITS, QUERY_BITS, rounded_dot, scaled
 from ..toolchain.compiler import (
     cuda,
@@ -62,7 +65,7 @@ among four products and more, at 220 registers a lane.
 """
 
 
-def form(rows, units):
+def form(rows: int, units: int) -> tuple[int, int, int]:
     """The form for ``rows`` rows that meet all ``units``: MANY once that leaves no multiprocessor without work."""
     if rows <= COLUMNS:
         return FEW
@@ -70,13 +73,13 @@ def form(rows, units):
     return MANY if tensor_cores() and blocks >= properties().multiprocessors else SOME
 
 
-def tensor_cores():
+def tensor_cores() -> bool:
     """Whether the current device has the product instruction: sm_80 and newer. Elsewhere MANY would lack registers."""
     return properties().compute_capability >= (8, 0)
 
 
 @specialised
-def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
+def matrix_kernel(per_block: int, tiles: int, depth: int, choice: str, on_tensor_cores: bool) -> Any:
     """The kernel for ``per_block`` units and ``tiles`` * 8 rows a thread block, ``depth`` groups a turn.
 
     ``choice`` says which rows meet which matrix:
@@ -254,7 +257,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     return matrix
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     forms = {"few": FEW, "some": SOME, "many": MANY}
     for choice, names in (("rows", ("few", "some", "many")), ("each", ("few",)), ("grouped", ("many",))):
@@ -262,5 +265,5 @@ def ptx_rows():
             kernel = matrix_kernel.build(*forms[name], choice, True)
             yield PtxRow(f"matrix_{choice}_{name}", kernel, integers(13), expect=TENSOR_CORE, minimum=(8, 0))
     # Not hot: without tensor cores the registers of a product are collected from all over the warp.
-    fields = {"hot": False, "expect": ("dp4a.s32.s32",)}
-    yield PtxRow("matrix_rows_few_dp4a", matrix_kernel.build(*FEW, "rows", False), integers(13), **fields)
+    form_few = matrix_kernel.build(*FEW, "rows", False)
+    yield PtxRow("matrix_rows_few_dp4a", form_few, integers(13), hot=False, expect=("dp4a.s32.s32",))

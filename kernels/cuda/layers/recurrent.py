@@ -9,12 +9,16 @@ column j, in registers over all rows of the call. No other lane ever reads them,
 two shuffles that add the columns; key and query rows come through shared memory.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
 from ..common.scalar import exp, one_nan, sigmoid, softplus
 from ..common.views import empty
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
 from ..toolchain.constants import FULL_WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import ld_global_f32, ld_shared_v4_f32, shared_base, st_global_f32
 from ..toolchain.ptx_rows import F1, F2, F3, PtxRow, signature_of
 
@@ -39,7 +43,7 @@ GATE_THREADS = 128
 
 
 @specialised
-def conv_kernel(taps_count):
+def conv_kernel(taps_count: int) -> Any:
     """Grid (channels / 128, tiles of ``tile`` rows, sequences), a lane to a channel."""
 
     @kernel()
@@ -90,7 +94,7 @@ def decay_beta_kernel(a, b, dt_bias, rate, decay, beta):
 
 
 @specialised
-def delta_kernel(keys, values, repeat):
+def delta_kernel(keys: int, values: int, repeat: int) -> Any:
     """Grid (values / 16, heads, sequences), four lanes to a value of one head's memory [keys, values]."""
     per = keys // COLUMNS
     column_floats = per + PAD
@@ -188,7 +192,13 @@ def _check(name, x, shape):
         raise ValueError(f"{name}: {x.dtype} {x.shape}: must be float32 {shape}")
 
 
-def causal_conv(x, taps, past, dilation=1, spans=None):
+def causal_conv(
+    x: DeviceArray,
+    taps: DeviceArray,
+    past: DeviceArray | Sequence[DeviceArray],
+    dilation: int = 1,
+    spans: Sequence[slice] | None = None,
+) -> DeviceArray:
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``.
 
     All arrays on the device; ``past`` C-contiguous. Raises ValueError on mismatched arrays.
@@ -210,7 +220,9 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
     return out
 
 
-def decay_beta(a, b, dt_bias, rate):
+def decay_beta(
+    a: DeviceArray, b: DeviceArray, dt_bias: DeviceArray, rate: DeviceArray
+) -> tuple[DeviceArray, DeviceArray]:
     """Decay and beta of the delta rule; arguments and result as ``reference.exact.recurrent.decay_beta``."""
     rows, heads = a.shape
     for name, x, shape in (
@@ -226,7 +238,15 @@ def decay_beta(a, b, dt_bias, rate):
     return decay, beta
 
 
-def delta_rule(q, k, v, decay, beta, memory, spans=None):
+def delta_rule(
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    decay: DeviceArray,
+    beta: DeviceArray,
+    memory: DeviceArray | Sequence[DeviceArray],
+    spans: Sequence[slice] | None = None,
+) -> DeviceArray:
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``.
 
     All arrays on the device; ``memory`` C-contiguous. Raises ValueError on mismatched arrays, or unless the key dims
@@ -256,7 +276,7 @@ def delta_rule(q, k, v, decay, beta, memory, spans=None):
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     states, bounds = "UniTuple(int64, 8)", "UniTuple(int64, 9)"
     for name, row in (("rows", F2), ("columns", "float32[:, :]")):

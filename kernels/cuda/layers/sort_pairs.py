@@ -1,5 +1,8 @@
 """Pairs of a row and an expert, sorted by expert on the device, so that the pairs of one expert share its weights."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from ..toolchain.compiler import (
@@ -14,6 +17,7 @@ from ..toolchain.compiler import (
     specialised,
 )
 from ..toolchain.constants import FULL_WARP, STATIC_SHARED, WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     atom_shared_add_i32,
     ld_global_i64_nc,
@@ -46,7 +50,7 @@ def _expert_of(ids, pair, experts):
 
 
 @specialised
-def sort_kernel():
+def sort_kernel() -> Any:
     """The kernel that sorts pairs by expert: one block of 1,024 lanes with 4 bytes of shared memory an expert.
 
     Addresses of ``ids`` [pairs] int64, ``order`` [pairs] int32 and ``table`` [blocks, 4] int32 (for
@@ -112,7 +116,7 @@ def sort_kernel():
     return sort_pairs
 
 
-def sorted_pairs(ids, pairs, experts):
+def sorted_pairs(ids: DeviceArray, pairs: int, experts: int) -> tuple[DeviceArray, DeviceArray]:
     """(table, order) of pairs by expert; one launch. An expert's pairs fill all but its last record."""
     xp = array_module()
     table = xp.empty((pairs // PAIRS + min(experts, pairs), 4), np.int32)
@@ -122,6 +126,6 @@ def sorted_pairs(ids, pairs, experts):
     return table, order
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("sort_pairs", sort_kernel.build(), integers(6))

@@ -5,6 +5,9 @@ A thread block counts its slice's tokens in the history, penalises, and lists it
 waits for nobody, so any number of them may be resident. Everything about a row is read on the device.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from qsa.reference.exact import sampler as exact
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
@@ -80,7 +83,7 @@ def _order(best, keys, labels, shared):
 
 
 @specialised
-def sampler(turns):
+def sampler(turns: int) -> Any:
     """The kernel for slices of at most 1,024 * ``turns`` tokens; grid (rows, slices), 1,024 lanes.
 
     ``scratch`` [rows, words_per_row] int32: a counter, 0 before and after; the slices' statuses; keys and then ids of
@@ -205,7 +208,7 @@ def sampler(turns):
     return sample
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     inputs = (F2, I2, I2, I1, I1, "uint64[::1]", "int64[::1]")
     signature = signature_of(*inputs, I2, I1, I2, "uint64[:, ::1]", I1, "UniTuple(int64, 7)")

@@ -43,7 +43,9 @@ Speed: exact attention of one row, 24 heads, 128 cells on 4 blocks of 384 lanes 
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -73,7 +75,7 @@ settings = SimpleNamespace(
 class Kernel:
     """A kernel's source, ready to be launched."""
 
-    def __init__(self, function, options):
+    def __init__(self, function: Callable[..., None], options: dict[str, Any]) -> None:
         self.py_func, self.options = function, options
         self.__name__ = function.__name__
 
@@ -87,21 +89,29 @@ def _dim3(size):
     return Dim3(*map(int, size)) if isinstance(size, (tuple, list)) else Dim3(int(size))
 
 
-def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
+def launch(
+    kernel: Kernel,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    stream: Any = None,
+    cluster: int = 1,
+) -> None:
     """Run ``kernel`` to its end; arguments as ``compiler.launch``. Raises :class:`SimulationError` on a fault."""
     count_launch(kernel.__name__)
-    grid, block = _dim3(grid), _dim3(block)
+    blocks_of, lanes_of = _dim3(grid), _dim3(block)
     memory = GlobalMemory()
     seen = tuple(memory.register(x) if isinstance(x, np.ndarray) else _scalar(x) for x in args)
-    blocks = grid.x * grid.y * grid.z
+    blocks = blocks_of.x * blocks_of.y * blocks_of.z
     backwards = settings.order == "backwards"
 
     if blocks % cluster:
         raise ValueError(f"cluster = {cluster}: must divide the grid's {blocks} blocks")
 
     def make(i, own):
-        index = Dim3(i % grid.x, i // grid.x % grid.y, i // (grid.x * grid.y))
-        return Block(kernel.__name__, kernel.py_func, seen, index, grid, block, own, memory, backwards)
+        index = Dim3(i % blocks_of.x, i // blocks_of.x % blocks_of.y, i // (blocks_of.x * blocks_of.y))
+        return Block(kernel.__name__, kernel.py_func, seen, index, blocks_of, lanes_of, own, memory, backwards)
 
     def start(i):
         if cluster == 1:
@@ -168,7 +178,7 @@ def _package():
     return sys.modules[PACKAGE]
 
 
-def load(name):
+def load(name: str) -> ModuleType:
     """The kernel file ``name``, such as ``select`` or ``layers.norm``, of ``kernels/cuda`` as a module of its own whose
     kernels run here."""
     _package()
@@ -176,7 +186,7 @@ def load(name):
 
 
 @contextlib.contextmanager
-def configured(**changes):
+def configured(**changes: Any) -> Iterator[None]:
     """Other ``settings`` for a while."""
     before = {name: getattr(settings, name) for name in changes}
     vars(settings).update(changes)

@@ -6,6 +6,7 @@ them. Floats are NumPy's scalars, rounded once per operation.
 
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +61,7 @@ def boolean(x):
     return bool(x)
 
 
+_type: Any
 for _type, _letter, _size in ((float16, "e", 2), (float32, "f", 4), (float64, "d", 8), (boolean, "?", 1)):
     _type.letter, _type.size = _letter, _size
 

@@ -209,17 +209,14 @@ ld_global_v2_relaxed_i64 = _ld_global("v2_i64", looks=True)
 
 st_global_u8 = _st_global("u8")
 st_global_u16 = _st_global("u16")
-st_global_i32 = _st_global("i32")
-st_global_i64 = _st_global("i64")
+st_global_i32 = st_global_release_i32 = _st_global("i32")
+st_global_i64 = st_global_relaxed_i64 = _st_global("i64")
 st_global_f32 = _st_global("f32")
 st_global_v2_i32 = _st_global("v2_i32")
 st_global_v4_i32 = _st_global("v4_i32")
-st_global_v2_i64 = _st_global("v2_i64")
+st_global_v2_i64 = st_global_v2_relaxed_i64 = _st_global("v2_i64")
 st_global_v2_f32 = _st_global("v2_f32")
 st_global_v4_f32 = _st_global("v4_f32")
-st_global_release_i32 = _st_global("i32")
-st_global_relaxed_i64 = _st_global("i64")
-st_global_v2_relaxed_i64 = _st_global("v2_i64")
 
 
 def cp_async_16(shared, address):

@@ -2,6 +2,8 @@
 
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
 
 from greenlet import getcurrent
 
@@ -10,7 +12,7 @@ class SimulationError(RuntimeError):
     """A fault in a kernel. ``kind`` is one of: barrier, divergence, unwritten, bounds, alignment, race, overflow,
     device, python. The message names kernel, block, lane and source line."""
 
-    def __init__(self, kind, message):
+    def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
         self.kind = kind
 
@@ -19,10 +21,10 @@ class State:
     """The lane that runs, the scheduler's greenlet, the count of stores, which tells progress from spinning, and the
     compute capability of the device that is simulated."""
 
-    lane = None
-    hub = None
+    lane: Any = None
+    hub: Any = None
     progress = 0
-    capability = (9, 0)
+    capability: tuple[int, int] = (9, 0)
 
 
 class Dim3:
@@ -30,14 +32,14 @@ class Dim3:
 
     __slots__ = ("x", "y", "z")
 
-    def __init__(self, x, y=1, z=1):
+    def __init__(self, x: int, y: int = 1, z: int = 1) -> None:
         self.x, self.y, self.z = x, y, z
 
     def __str__(self):
         return f"({self.x}, {self.y}, {self.z})"
 
 
-def rest(lane):
+def rest(lane: Any) -> None:
     """Called by ``lane``, the running one, that cannot go on: the next ready lane of its block runs, or the scheduler
     when there is none. Returns when somebody switches back to it.
 
@@ -52,7 +54,7 @@ def rest(lane):
         State.hub.switch()
 
 
-def requires(capability, instruction):
+def requires(capability: tuple[int, int], instruction: str) -> None:
     """A fault unless the simulated device has at least this compute capability."""
     if State.capability < capability:
         has, needs = ("sm_{}{}".format(*version) for version in (State.capability, capability))
@@ -62,14 +64,14 @@ def requires(capability, instruction):
 _OWN = {str(path) for path in Path(__file__).parent.glob("*.py")}
 
 
-def kernel_frame(frame):
+def kernel_frame(frame: FrameType) -> FrameType:
     """The innermost frame outside the simulator's own files."""
     while frame.f_code.co_filename in _OWN and frame.f_back is not None:
         frame = frame.f_back
     return frame
 
 
-def where(lane):
+def where(lane: Any) -> str:
     """``file:line`` at which ``lane`` is, or "finished"."""
     g = lane.greenlet
     if g.dead:
@@ -81,7 +83,7 @@ def where(lane):
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
-def raised_at(error):
+def raised_at(error: BaseException) -> str:
     """``file:line`` of the kernel at which ``error`` was raised."""
     trace, location = error.__traceback__, "?"
     while trace is not None:
@@ -91,7 +93,7 @@ def raised_at(error):
     return location
 
 
-def fault(kind, message, lane=None, location=None):
+def fault(kind: str, message: str, lane: Any = None, location: str | None = None) -> NoReturn:
     """Raise :class:`SimulationError` at ``lane``, the running one when None; ``location`` where it is not there now."""
     lane = lane or State.lane
     at = f"kernel {lane.block.name}, block {lane.block.index}, lane {lane.index}, {location or where(lane)}"

@@ -10,11 +10,11 @@ Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels comp
 
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from numba.cuda.extending import intrinsic
 
 from . import driver
 from .constants import STATIC_SHARED
-from .host import Properties, count_launch, per_device
+from .host import DeviceArray, Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
@@ -75,7 +75,11 @@ __all__ = [
 ]
 
 
-def kernel(max_registers=None, shared_memory_carveout=None, launch_bounds=None):
+def kernel(
+    max_registers: int | None = None,
+    shared_memory_carveout: int | None = None,
+    launch_bounds: tuple[int, int] | None = None,
+) -> Callable[[Callable[..., None]], Any]:
     """Decorator of a kernel. ``max_registers`` per lane; ``shared_memory_carveout`` in percent of the L1 cache;
     ``launch_bounds`` (threads, blocks per multiprocessor).
 
@@ -93,7 +97,7 @@ device_function = cuda.jit(device=True, forceinline=True)
 """Decorator of a function called from kernels; always inlined."""
 
 
-def array_module():
+def array_module() -> ModuleType:
     """The module of device arrays: CuPy. Raises ImportError, saying what to install, where it is missing."""
     try:
         import cupy
@@ -108,7 +112,7 @@ def _require_device():
         raise ImportError("the CUDA backend needs a CUDA device and its driver: none was found")
 
 
-def current_device():
+def current_device() -> int:
     """Ordinal of the current device. Raises ImportError where there is none, which says that the backend is missing."""
     _require_device()
     return array_module().cuda.runtime.getDevice()
@@ -130,12 +134,12 @@ def _properties(ordinal):
     )
 
 
-def properties():
+def properties() -> Properties:
     """:class:`Properties` of the current device."""
     return _properties(current_device())
 
 
-def stream_key(stream=None):
+def stream_key(stream: Any = None) -> tuple[int, int, int]:
     """What tells ``stream``, or the current one, on the current device from every other stream of every device: a
     default stream has the same handle on all devices, and that of a thread the same in all threads."""
     streams = array_module().cuda
@@ -143,12 +147,12 @@ def stream_key(stream=None):
     return current_device(), pointer, get_ident() if pointer == streams.Stream.ptds.ptr else 0
 
 
-def as_numpy(array):
+def as_numpy(array: DeviceArray) -> np.ndarray:
     """A NumPy copy of a CuPy array; waits for the current stream."""
     return array_module().asnumpy(array)
 
 
-def pinned(shape, dtype):
+def pinned(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, DeviceArray]:
     """(NumPy array, CuPy array) of the same zeroed, page-locked memory of the host, which kernels write directly."""
     cupy = array_module()
     dtype = np.dtype(dtype)
@@ -160,15 +164,15 @@ def pinned(shape, dtype):
     return host, cupy.ndarray(shape, dtype, pointer)
 
 
-def address(array):
+def address(array: DeviceArray) -> int:
     """Address in device memory (int) of a CuPy array, for tables of addresses that a kernel reads."""
     return array.data.ptr
 
 
-_wrapped = {}
+_wrapped: dict[int, tuple[weakref.ref, Any]] = {}
 
 
-def wrap(array):
+def wrap(array: DeviceArray) -> Any:
     """``array`` (CuPy) as the compiler's device array of the same memory; made once, and it does not keep it alive.
 
     Does not synchronise, so it may be called during a graph capture; whoever launches orders the streams.
@@ -187,7 +191,15 @@ def _stream(pointer):
     return cuda.external_stream(pointer)
 
 
-def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
+def launch(
+    kernel: Any,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    stream: Any = None,
+    cluster: int = 1,
+) -> None:
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes with ``shared`` bytes of dynamic shared memory.
 
     ``args``: wrapped or CuPy arrays and numbers. ``stream``: a CuPy stream, the current one when None. ``cluster``: so
@@ -203,12 +215,14 @@ def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
         set_dynamic_shared(kernel, args, shared)
     count_launch(kernel.py_func.__name__)
     if cluster > 1:
+        if not isinstance(grid, int) or not isinstance(block, int):
+            raise ValueError(f"grid = {grid}, block = {block}: a launch in clusters has one axis each")
         driver.launch_clusters(kernel, grid, block, args, shared, stream.ptr, cluster)
         return
     kernel[grid, block, _stream(stream.ptr), shared](*args)
 
 
-def set_dynamic_shared(kernel, args, nbytes):
+def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int) -> None:
     """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on this device.
 
     Raises RuntimeError when the driver refuses.
@@ -216,7 +230,7 @@ def set_dynamic_shared(kernel, args, nbytes):
     driver.set_dynamic_shared(kernel, args, nbytes, current_device())
 
 
-def max_clusters(kernel, args, block, shared, cluster):
+def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int) -> int:
     """Clusters of ``cluster`` blocks of ``kernel`` that the current device holds at once; 0 where it cannot have them.
 
     Arguments as :func:`launch`; asked of the driver once for each kernel and size. Clusters beyond the portable 8

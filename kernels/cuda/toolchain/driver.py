@@ -6,6 +6,8 @@ raises RuntimeError when the driver refuses, unless it says otherwise.
 """
 
 import ctypes
+from collections.abc import Sequence
+from typing import Any
 
 from .constants import STATIC_SHARED
 
@@ -25,10 +27,10 @@ def _succeeded(answer, what):
     return values[0] if values else None
 
 
-_dynamic_shared = {}
+_dynamic_shared: dict[tuple[Any, int], int] = {}
 
 
-def set_dynamic_shared(kernel, args, nbytes, device):
+def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int, device: int) -> None:
     """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory: beyond
     :data:`STATIC_SHARED` the driver wants an attribute on the function, which numba-cuda does not set."""
     compiled, handle = _compiled(kernel, args)
@@ -59,13 +61,15 @@ def _configuration(grid, block, shared, stream, cluster):
     return made
 
 
-def launch_clusters(kernel, grid, block, args, shared, stream, cluster):
+def launch_clusters(
+    kernel: Any, grid: int, block: int, args: Sequence[Any], shared: int, stream: int, cluster: int
+) -> None:
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes, every ``cluster`` neighbours together; ``stream``: its
     handle (int)."""
     from cuda.bindings import driver
 
     compiled, handle = _compiled(kernel, args)
-    values = []
+    values: list[Any] = []
     for type_, value in zip(compiled.argument_types, args, strict=True):
         compiled._prepare_args(type_, value, 0, [], values)
     # Addresses and sizes come as Python integers, numbers in a ctypes object of their own size.
@@ -76,10 +80,10 @@ def launch_clusters(kernel, grid, block, args, shared, stream, cluster):
     _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
 
 
-_clusters = {}
+_clusters: dict[tuple[Any, int, int, int, int], int] = {}
 
 
-def max_clusters(kernel, args, block, shared, cluster, device):
+def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int, device: int) -> int:
     """Clusters of ``cluster`` blocks of ``kernel`` that ``device`` holds at once; 0 where it says that it cannot have
     them. Asked once for each kernel and size; clusters beyond the portable 8 blocks are allowed to ``kernel`` by it."""
     compiled, handle = _compiled(kernel, args)

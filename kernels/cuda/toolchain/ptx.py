@@ -37,6 +37,7 @@ def _instruction(
     """
     taken = [_TYPES[letter] for letter in arguments]
     given = [_TYPES[letter] for letter in results]
+    return_type: Any
     if len(given) == 1:
         return_type, llvm = given[0][:2]
     elif given:
@@ -59,9 +60,10 @@ def _instruction(
 
     # numba binds a call's arguments to the parameters of the typing function, so it must declare one for each.
     names = ["typingctx", *(f"a{i}" for i in range(len(taken)))]
-    typing.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in names])
-    typing.__name__ = typing.__qualname__ = name
-    return intrinsic(typing)
+    typed_by: Any = typing
+    typed_by.__signature__ = Signature([Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in names])
+    typed_by.__name__ = typed_by.__qualname__ = name
+    return intrinsic(typed_by)
 
 
 def _operand(registers: int, first: int) -> str:

@@ -1,5 +1,8 @@
 """Kernels of ``select``: a thread block to a row, or several; from the chosen blocks to the row of ids."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, int32, int64, kernel, specialised, uint32
 from ..toolchain.ptx import (
     atom_global_inc,
@@ -17,7 +20,7 @@ from .radix_search import CHOSEN_OFFSET, MOST_BEST, SHARED_WORDS, STATE_OFFSET, 
 from .row_search import held_search, reading_search
 
 
-def expansion(ratio):
+def expansion(ratio: int) -> tuple[Any, Any]:
     """Device functions (record, write) of rows of selected blocks of ``ratio`` cells."""
 
     @device_function
@@ -63,7 +66,7 @@ def expansion(ratio):
 
 
 @specialised
-def one_block(turns, held, scanned, ratio):
+def one_block(turns: int, held: bool, scanned: bool, ratio: int) -> Any:
     """The kernel that gives a thread block to a row: grid (rows), 1,024 lanes.
 
     ``held``: ``turns`` keys a lane stay in registers, up to 1,024 * ``turns`` blocks a row; otherwise keys are read
@@ -87,7 +90,7 @@ def one_block(turns, held, scanned, ratio):
 
 
 @specialised
-def spread(turns, ratio):
+def spread(turns: int, ratio: int) -> Any:
     """The kernel that spreads a row over thread blocks: grid (rows, slices), 1,024 lanes.
 
     A thread block finds the best of its slice of at most 1,024 * ``turns`` blocks and puts their keys and numbers into
@@ -139,7 +142,7 @@ def spread(turns, ratio):
     return select
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     from ..select import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS
 

@@ -10,6 +10,8 @@ Warp w of a thread block owns a contiguous run of keys and walks it 32 at a time
 warps and over the lanes of a warp, and the list of chosen blocks comes out ascending.
 """
 
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
@@ -124,7 +126,7 @@ def key_at(source, coded, element):
     return selection_key(ld_global_f32_nc(source + int64(element) * 4))
 
 
-def search(turns, held, scanned):
+def search(turns: int, held: bool, scanned: bool) -> tuple[Any, Any, Any]:
     """Device functions (fill, threshold, choose) over the keys of one thread block.
 
     A warp's run of keys is walked ``turns`` times 32 keys at a time, kept in a local array of ``turns`` keys a lane.

@@ -1,5 +1,7 @@
 """The two ways in which ``select`` searches a row: keys held in registers, or read again in every pass."""
 
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, int32, int64, uint32
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import ld_shared_i32, st_shared_i32
@@ -21,7 +23,7 @@ from .radix_search import (
 )
 
 
-def reading_search(turns, scanned):
+def reading_search(turns: int, scanned: bool) -> Any:
     """Device function as :func:`held_search`'s, for any number of keys, which it reads again in every pass."""
     _, threshold, choose = search(turns, False, scanned)
 
@@ -36,7 +38,7 @@ def reading_search(turns, scanned):
     return best_of
 
 
-def held_search(turns):
+def held_search(turns: int) -> Any:
     """Device function (source, coded, count, best, shared) that lists the ``best`` of ``count`` keys at the address
     ``source``, as :func:`search`'s choose does, from keys held in registers.
 
