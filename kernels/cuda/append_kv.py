@@ -30,7 +30,6 @@ from .toolchain.ptx import (
 from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
 NAME = "append_kv"
-INT8, Q4_0, FP16 = range(len(CODINGS))
 PAGE_TABLE, PAGE_SIZE, TABLE_SIZE, K_CODING, V_CODING = map(
     SLOT_FIELDS.index, ("table", "page_size", "table_size", "k_coding", "v_coding")
 )
@@ -224,7 +223,7 @@ def append_kv(
     reported: the scale of those is infinite and their codes are 0.
     """
     kvs = listed(kv)
-    g, rows = kvs[0].geometry, len(k)
+    g, rows = kvs[0].pool.geometry, len(k)
     for name, array in (("k", k), ("v", v)):
         check_array(name, array, "float32", (rows, g.n_head_kv, g.head_dim), alignment=4)
     check_array("steps", steps, "int32", (rows, 4), alignment=4)
@@ -232,12 +231,12 @@ def append_kv(
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
     if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
-    sides = {side.coding for held in kvs for side in (held.k, held.v)}
-    if any(held.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
+    sides = {side.coding for held in kvs for side in (held.pool.k, held.pool.v)}
+    if any(held.pool.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
         return ops.refuse(NAME, "geometry")
     several, slots = slots is not None, kvs[0].table if slots is None else slots
     for coding in sorted(sides):
-        used = [i for i in (0, 1) if any((held.k, held.v)[i].coding == coding for held in kvs)]
+        used = [i for i in (0, 1) if any((held.pool.k, held.pool.v)[i].coding == coding for held in kvs)]
         grid = (rows, g.n_head_kv, len(used))
         if rows:
             write = append_kernel(coding, g.n_head_kv, g.head_dim)
