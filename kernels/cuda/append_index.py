@@ -5,20 +5,25 @@ looks back for the block's other keys, among the rows before it and then in the 
 every row has read it: after a barrier in a window, which is one thread block, or by a second launch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+from qsa.reference.geometry import Geometry
+
 from .. import ops
+from ..ops import WINDOW_ROWS
 from .common.checks import check_array
 from .device.containers import DeviceIndex
 from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
+from .toolchain.constants import FULL_WARP, WARP
+from .toolchain.host import DeviceArray
 from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
 
-WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_index"
-WINDOW = 8
-"""Rows of one thread block, a warp each."""
 
 
 @specialised
-def append_kernels(idx_dim, n_rot, ratio, eps):
+def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[Any, Any]:
     """(append, write_tail) for one geometry.
 
     ``append``: grid (rows / 8), 256 lanes; with ``own_tail`` it is one block and writes the tail too.
@@ -34,7 +39,7 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
         for i in range(1, per):
             total = libdevice.fadd_rn(total, libdevice.fmul_rn(x[i], x[i]))
         for stride in (16, 8, 4, 2, 1):
-            total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL, total, stride))
+            total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, stride))
         mean = libdevice.fdiv_rn(total, float32(idx_dim))
         root = libdevice.fsqrt_rn(libdevice.fadd_rn(mean, float32(eps)))
         inverse = libdevice.fdiv_rn(float32(1), root)
@@ -46,27 +51,27 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
             partner = int32(lane - half_lanes)
         for i in range(per):
             x[i] = libdevice.fmul_rn(libdevice.fmul_rn(x[i], inverse), weight[lane * per + i])
-            other = cuda.shfl_sync(FULL, x[i], partner)
+            other = cuda.shfl_sync(FULL_WARP, x[i], partner)
             if partner != lane:
-                place = min(lane, partner) * per + i
-                straight = libdevice.fmul_rn(x[i], rope[place])
-                crossed = libdevice.fmul_rn(other, rope[half + place])
+                dim = min(lane, partner) * per + i
+                straight = libdevice.fmul_rn(x[i], rope[dim])
+                crossed = libdevice.fmul_rn(other, rope[half + dim])
                 x[i] = libdevice.fsub_rn(straight, crossed) if lane < partner else libdevice.fadd_rn(straight, crossed)
 
     @device_function
-    def store_tail(raw, steps, tail, rows, place, lane):
+    def store_tail(raw, steps, tail, rows, position, lane):
         for back in range(rows):
             row = rows - 1 - back
             pos = steps[row, 0]
-            if pos >= 0 and pos % ratio == place:
+            if pos >= 0 and pos % ratio == position:
                 for i in range(per):
-                    tail[place, lane * per + i] = raw[row, lane * per + i]
+                    tail[position, lane * per + i] = raw[row, lane * per + i]
                 return
 
     @kernel()
     def append_index_kernel(raw, steps, tail, dead, pooled, weight, rope, rope0, rows, own_tail):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
-        row = int32(cuda.blockIdx.x * WINDOW + warp)
+        row = int32(cuda.blockIdx.x * WINDOW_ROWS + warp)
         pos = steps[row, 0] if row < rows else int32(-1)
         x = cuda.local.array(per, float32)
         if pos == 0:
@@ -77,13 +82,13 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
                 dead[lane * per + i] = x[i]
         block = int32(pos // ratio)
         if pos >= 0 and pos % ratio == ratio - 1 and block < pooled.shape[0]:
-            for place in range(ratio - 1):
+            for position in range(ratio - 1):
                 before = int32(row - 1)
-                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != place):
+                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != position):
                     before = int32(before - 1)
                 for i in range(per):
-                    key = raw[before, lane * per + i] if before >= 0 else tail[place, lane * per + i]
-                    x[i] = key if place == 0 else libdevice.fadd_rn(x[i], key)
+                    key = raw[before, lane * per + i] if before >= 0 else tail[position, lane * per + i]
+                    x[i] = key if position == 0 else libdevice.fadd_rn(x[i], key)
             for i in range(per):
                 x[i] = libdevice.fmul_rn(libdevice.fadd_rn(x[i], raw[row, lane * per + i]), float32(quarter))
             norm_rotate(x, weight, rope[block], lane)
@@ -102,13 +107,13 @@ def append_kernels(idx_dim, n_rot, ratio, eps):
     return append_index_kernel, write_tail_kernel
 
 
-def fits(geometry):
-    """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every place of the tail."""
+def fits(geometry: Geometry) -> bool:
+    """Whether a warp can hold a key: whole lanes to the rotated half, a warp for every position of the tail."""
     per, rest = divmod(geometry.idx_dim, WARP)
-    return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW + 1
+    return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW_ROWS + 1
 
 
-def append_index(raw, steps, index: DeviceIndex):
+def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex) -> bool:
     """Append the raw indexer key of every row, in order.
 
     raw    [rows, idx_dim] float32 on the device, C-contiguous, neither normed nor rotated
@@ -126,15 +131,15 @@ def append_index(raw, steps, index: DeviceIndex):
     if not rows:
         return True
     append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
-    window = rows <= WINDOW
+    window = rows <= WINDOW_ROWS
     fields = (index.tail, index.dead, index.pooled, index.weight, index.rope, index.rope0)
-    launch(append, -(-rows // WINDOW), WINDOW * WARP, (raw, steps, *fields, rows, int(window)))
+    launch(append, -(-rows // WINDOW_ROWS), WINDOW_ROWS * WARP, (raw, steps, *fields, rows, int(window)))
     if not window:
         launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, index.tail, rows))
     return True
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     append, write_tail = append_kernels.build(128, 64, 4, 1e-6)
     yield PtxRow("append_index", append, signature_of(F2, I2, F2, F1, F2, F1, F2, F1, "int64", "int64"))

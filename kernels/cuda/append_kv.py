@@ -5,12 +5,17 @@ lane, so that groups, the rotation and the packing of nibbles are shuffles. Whic
 device, from the step record and the page table, so a captured graph follows both.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from qsa.reference.formats import GROUP
 
 from .. import ops
 from .common.checks import check_array, listed
-from .device.containers import CODINGS, SLOT_FIELDS, slot_table
+from .device.containers import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
+from .toolchain.constants import FULL_WARP, WARP
+from .toolchain.host import DeviceArray
 from .toolchain.ptx import (
     float_to_half,
     half_to_float,
@@ -24,9 +29,7 @@ from .toolchain.ptx import (
 )
 from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
-WARP, FULL = 32, 0xFFFFFFFF
 NAME = "append_kv"
-INT8, Q4_0, FP16 = range(len(CODINGS))
 PAGE_TABLE, PAGE_SIZE, TABLE_SIZE, K_CODING, V_CODING = map(
     SLOT_FIELDS.index, ("table", "page_size", "table_size", "k_coding", "v_coding")
 )
@@ -38,12 +41,12 @@ def group_max(x, lanes):
     """Largest value over runs of ``lanes`` lanes, a power of two."""
     stride = int32(1)
     while stride < lanes:
-        x = libdevice.fmaxf(x, cuda.shfl_xor_sync(FULL, x, stride))
+        x = libdevice.fmaxf(x, cuda.shfl_xor_sync(FULL_WARP, x, stride))
         stride = int32(stride * 2)
     return x
 
 
-def build(coding, head_dim):
+def build(coding: str, head_dim: int) -> tuple[Any, Any]:
     """Device function ``encode(x, codes, scales, lane)``: codes of ``x`` [per lane] float32 to the address ``codes``,
     scales to ``scales``; either address 0 is left out by the caller. One function per coding and head_dim."""
     per = head_dim // WARP
@@ -78,7 +81,7 @@ def build(coding, head_dim):
         while step < WARP:
             for i in range(per):
                 own = x[i]
-                other = cuda.shfl_xor_sync(FULL, own, step)
+                other = cuda.shfl_xor_sync(FULL_WARP, own, step)
                 if lane & step:
                     x[i] = libdevice.fsub_rn(other, own)
                 else:
@@ -109,7 +112,7 @@ def build(coding, head_dim):
             level = libdevice.fadd_rn(libdevice.fmul_rn(x[i], inverse), float32(8.5))
             own = int32(max(0, min(15, trunc_s32(level))))
             # Element j of a group shares a byte with element j + 16, half the group's lanes away.
-            code[i] = int32(own | (cuda.shfl_xor_sync(FULL, own, half_lanes) << 4))
+            code[i] = int32(own | (cuda.shfl_xor_sync(FULL_WARP, own, half_lanes) << 4))
         return scale
 
     @device_function
@@ -119,16 +122,16 @@ def build(coding, head_dim):
         return int32(0)
 
     @device_function
-    def store_bytes(place, code):
+    def store_bytes(address, code):
         # Words where a lane has whole ones: the host copy is written over the bus.
         if per % 4 == 0:
             for i in range(0, per, 4):
                 low = prmt(code[i], code[i + 1], int32(0x0040))
                 high = prmt(code[i + 2], code[i + 3], int32(0x0040))
-                st_global_i32(place + i, prmt(low, high, int32(0x5410)))
+                st_global_i32(address + i, prmt(low, high, int32(0x5410)))
         else:
             for i in range(per):
-                st_global_u8(place + i, code[i])
+                st_global_u8(address + i, code[i])
 
     @device_function
     def store_int8(code, scale, codes, scales, vector, lane):
@@ -146,16 +149,16 @@ def build(coding, head_dim):
 
     @device_function
     def store_fp16(code, scale, codes, scales, vector, lane):
-        place = codes + (vector * head_dim + lane * per) * 2
+        address = codes + (vector * head_dim + lane * per) * 2
         for i in range(per):
-            st_global_u16(place + 2 * i, code[i])
+            st_global_u16(address + 2 * i, code[i])
 
     encode, store = {"int8": (int8, store_int8), "q4_0": (q4_0, store_q4_0), "fp16": (fp16, store_fp16)}[coding]
     return encode, store
 
 
 @specialised
-def append_kernel(coding, n_head_kv, head_dim):
+def append_kernel(coding: str, n_head_kv: int, head_dim: int) -> Any:
     """The kernel for one coding. Grid (rows, n_head_kv, sides), a warp each; side ``first_side`` + z is K (0) or V (1).
 
     ``slots`` [rows] int32, read when ``several``; ``table`` a slot table. Rows of a slot whose side has another coding
@@ -173,7 +176,7 @@ def append_kernel(coding, n_head_kv, head_dim):
         if pos < 0 or slot < 0 or slot >= table.shape[0] or table[slot, K_CODING + side] != number:
             return
         page_size = int32(table[slot, PAGE_SIZE])
-        logical, place = int32(pos // page_size), int32(pos % page_size)
+        logical, offset = int32(pos // page_size), int32(pos % page_size)
         if logical >= table[slot, TABLE_SIZE]:
             return
         x, code = cuda.local.array(per, float32), cuda.local.array(per, int32)
@@ -182,16 +185,16 @@ def append_kernel(coding, n_head_kv, head_dim):
         scale = encode(x, code, lane)
         page = int64(ld_global_i32(table[slot, PAGE_TABLE] + int64(logical) * 4))
         if page >= 0:
-            vector = (page * n_head_kv + head) * page_size + place
+            vector = (page * n_head_kv + head) * page_size + offset
             store(code, scale, table[slot, 2 * side], table[slot, 2 * side + 1], vector, lane)
         if table[slot, HOST] != 0:
-            vector = (int64(logical) * n_head_kv + head) * page_size + place
+            vector = (int64(logical) * n_head_kv + head) * page_size + offset
             store(code, scale, table[slot, HOST + 2 * side], table[slot, HOST + 2 * side + 1], vector, lane)
 
     return append_kv_kernel
 
 
-def fits(coding, head_dim):
+def fits(coding: str, head_dim: int) -> bool:
     """Whether a warp can hold a vector of ``head_dim`` values of ``coding``: whole lanes to a group and to its half."""
     per, rest = divmod(head_dim, WARP)
     group = GROUP.get(coding, head_dim)
@@ -200,7 +203,13 @@ def fits(coding, head_dim):
     return rest == 0 and lanes > (1 if coding == "q4_0" else 0) and power and lanes <= WARP
 
 
-def append_kv(k, v, kv, steps, slots=None):
+def append_kv(
+    k: DeviceArray,
+    v: DeviceArray,
+    kv: DeviceKV | Sequence[DeviceKV],
+    steps: DeviceArray,
+    slots: DeviceArray | None = None,
+) -> bool:
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
     k, v   [rows, n_head_kv, head_dim] float32 on the device, C-contiguous (as all arrays here), finite; K already
@@ -214,7 +223,7 @@ def append_kv(k, v, kv, steps, slots=None):
     reported: the scale of those is infinite and their codes are 0.
     """
     kvs = listed(kv)
-    g, rows = kvs[0].geometry, len(k)
+    g, rows = kvs[0].pool.geometry, len(k)
     for name, array in (("k", k), ("v", v)):
         check_array(name, array, "float32", (rows, g.n_head_kv, g.head_dim), alignment=4)
     check_array("steps", steps, "int32", (rows, 4), alignment=4)
@@ -222,12 +231,12 @@ def append_kv(k, v, kv, steps, slots=None):
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
     if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
-    sides = {side.coding for one in kvs for side in (one.k, one.v)}
-    if any(one.geometry != g for one in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
+    sides = {side.coding for held in kvs for side in (held.pool.k, held.pool.v)}
+    if any(held.pool.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
         return ops.refuse(NAME, "geometry")
     several, slots = slots is not None, kvs[0].table if slots is None else slots
     for coding in sorted(sides):
-        used = [i for i in (0, 1) if any((one.k, one.v)[i].coding == coding for one in kvs)]
+        used = [i for i in (0, 1) if any((held.pool.k, held.pool.v)[i].coding == coding for held in kvs)]
         grid = (rows, g.n_head_kv, len(used))
         if rows:
             write = append_kernel(coding, g.n_head_kv, g.head_dim)
@@ -235,7 +244,7 @@ def append_kv(k, v, kv, steps, slots=None):
     return True
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F3, F3, I2, I1, "int64", "int64[:, ::1]", "int64")
     for coding in ("int8", "q4_0", "fp16"):

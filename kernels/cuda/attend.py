@@ -1,7 +1,7 @@
 """``attend`` on CUDA: the exact arithmetic in every schedule; the float one is in ``attend_float``.
 
-One kernel (``attend_kernel``) serves every schedule of the exact arithmetic, and all give the same bytes; a schedule
-only says how many blocks share a row:
+One kernel (attend_exact/kernel.py) serves every schedule of the exact arithmetic, and all give the same bytes. A
+schedule only says how many blocks share a row:
 
 ==========  =======================================================================================================
 schedule    blocks that share a row and KV head
@@ -19,6 +19,9 @@ formats take a launch each. Widths, ids and page tables are read on the device: 
 design sections 4, 5 and 8.
 """
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
 
 from qsa.reference.formats import EXACT_FORMATS
@@ -27,16 +30,19 @@ from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
 from ..switches import switches
 from .attend_exact.exchange_scratch import UNSET, words
 from .attend_exact.kernel import build
-from .attend_exact.shared_memory import CELLS, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
+from .attend_exact.shared_memory import CELLS_OFFSET, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
 from .attend_float.launch import attend_float
 from .common.pools import NAME, checked, pool_fields, sets_of
+from .device.containers import DeviceKV
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, launch, max_clusters, properties
+from .toolchain.constants import MAX_GRID_X
+from .toolchain.host import DeviceArray
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
 
-CHUNK = 64
+SPLIT_CELLS = 64
 """Cells below which ``split`` cuts a row no further."""
 
 SHARE = 32
@@ -57,8 +63,6 @@ CLUSTER, CLUSTER_SHARE, FEW = 13, 192, 2
 row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6; four rows in clusters of 11 or
 16 15.5 and 15.3, by way of the scratch in 16 blocks 15.3. 192 cells: a tile for each of 12 warps."""
 
-MAX_GRID = (1 << 31) - 1
-
 
 def _parts(kv):
     """Warps that share a product's columns: three, or one where shared memory has no room for their sums."""
@@ -69,7 +73,7 @@ def _parts(kv):
 def _room(kv, parts):
     """Cells that a block holds at most, a multiple of 32."""
     groups = GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]
-    held = (properties().shared_per_block - CELLS - cells_bytes(0, *groups)) // cell_bytes(*groups)
+    held = (properties().shared_per_block - CELLS_OFFSET - cells_bytes(0, *groups)) // cell_bytes(*groups)
     return min(held // SHARE * SHARE, EACH[-1] * 128 * parts)
 
 
@@ -79,7 +83,7 @@ def _clusters(kvs, cap):
     return int8 and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
 
 
-def plan(kvs, rows, cap, schedule, splits=None):
+def plan(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
     # The launches of several sets of slots share the rows.
     heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
@@ -87,21 +91,21 @@ def plan(kvs, rows, cap, schedule, splits=None):
     multiprocessors = properties().multiprocessors
     if schedule == "split":
         if splits is None:
-            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // CHUNK)))
+            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // SPLIT_CELLS)))
     else:
         most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
         splits = max(1, min(multiprocessors // heads, most, -(-cap // SHARE)))
     return max(splits, least)
 
 
-def scratch_words(kvs, rows, cap, schedule, splits=None):
+def scratch_words(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """int64 words of scratch for one launch; arguments as :func:`plan`."""
     splits = plan(kvs, rows, cap, schedule, splits)
     groups = max(GROUPS[kv.pool.v.coding] for kv in kvs)
     return rows * kvs[0].pool.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
 
 
-def new_scratch(n_words):
+def new_scratch(n_words: int) -> DeviceArray:
     """A scratch of ``n_words``, int64 on the device. Every launch leaves it as it was made; launches that may run at
     the same time need one each."""
     return array_module().full(max(1, n_words), UNSET, np.int64)
@@ -124,19 +128,19 @@ def _refusal(kvs, schedule):
 
 
 def attend(
-    q,
-    kv,
-    ids,
-    steps,
-    slots=None,
-    out=None,
+    q: DeviceArray,
+    kv: DeviceKV | Sequence[DeviceKV],
+    ids: DeviceArray,
+    steps: DeviceArray,
+    slots: DeviceArray | None = None,
+    out: DeviceArray | None = None,
     *,
-    schedule=None,
-    splits=None,
-    arithmetic=None,
-    scratch=None,
-    stream=None,
-):
+    schedule: str | None = None,
+    splits: int | None = None,
+    arithmetic: str | None = None,
+    scratch: DeviceArray | None = None,
+    stream: Any = None,
+) -> DeviceArray | Literal[False]:
     """Attention of every row over its selected cells; all arrays on the device, C-contiguous.
 
     q           [rows, n_head, 256] float32, normed and rotated by position
@@ -182,9 +186,9 @@ def attend(
         return refuse(NAME, reason)
     together = 1 if schedule == "step" else rows
     splits = plan(kvs, together, cap, schedule, splits)
-    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID:
+    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID_X:
         return refuse(NAME, "geometry")
-    groups = max(GROUPS[one.pool.v.coding] for one in kvs)
+    groups = max(GROUPS[held.pool.v.coding] for held in kvs)
     needed = together * call.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
     if scratch is not None and (scratch.dtype != np.int64 or not scratch.flags.c_contiguous or scratch.size < needed):
         return refuse(NAME, "scratch")

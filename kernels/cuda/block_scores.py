@@ -13,13 +13,15 @@ The kernels are in ``block_scores_kernels``. How many blocks a row has is read f
 captured launch serves every context, and unused capacity costs nothing.
 """
 
+from typing import Literal
+
 from .. import ops
+from ..ops import WINDOW_ROWS
 from ..switches import switches
 from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
     DIM,
     HEADS,
-    MAX_ROWS,
     THREADS,
     WARPS,
     butterfly,
@@ -27,9 +29,10 @@ from .block_scores_kernels import (
     transposed,
 )
 from .common.checks import check_array, check_schedule
+from .device.containers import DeviceIndex
 from .toolchain.compiler import array_module, launch, properties
-
-MAX_GRID_Y = 65535
+from .toolchain.constants import MAX_GRID_YZ
+from .toolchain.host import DeviceArray
 
 KEYS = 4
 """Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
@@ -43,19 +46,19 @@ memory busy. Newer targets take 71, and would spill to have four."""
 def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
     """Grid (x, y) of ``groups`` row groups: about as many thread blocks of ``warps`` warps as are resident at once."""
     resident = properties().multiprocessors * (warps_resident // warps)
-    return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_Y)
+    return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_YZ)
 
 
-def standing_schedule(rows):
+def standing_schedule(rows: int) -> str:
     """The schedule of a call that names none."""
-    if rows > MAX_ROWS:
+    if rows > WINDOW_ROWS:
         return "prompt"
     if switches().scores_transposed:
         return "transposed"
     return "warp" if rows == 1 else "multi_query"
 
 
-def check_scores(q_idx, index, steps, out):
+def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out: DeviceArray | None) -> None:
     """Raises ValueError unless the device arrays have the shapes and dtypes that the kernels read and write."""
     g = index.geometry
     rows = q_idx.shape[0]
@@ -65,7 +68,14 @@ def check_scores(q_idx, index, steps, out):
         check_array("out", out, "float32", (rows, index.max_blocks))
 
 
-def block_scores(q_idx, index, steps, out=None, *, schedule=None):
+def block_scores(
+    q_idx: DeviceArray,
+    index: DeviceIndex,
+    steps: DeviceArray,
+    out: DeviceArray | None = None,
+    *,
+    schedule: str | None = None,
+) -> DeviceArray | Literal[False]:
     """Scores of every block for every row, with the bytes of ``reference.exact.block_scores``.
 
     q_idx     [rows, idx_heads, idx_dim] float32 on the device, C-contiguous
@@ -85,13 +95,13 @@ def block_scores(q_idx, index, steps, out=None, *, schedule=None):
     check_schedule("block_scores", schedule)
     if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
         return ops.refuse("block_scores", "geometry")
-    if schedule in ("multi_query", "transposed") and rows > MAX_ROWS:
+    if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
         return ops.refuse("block_scores", "schedule")
     if out is None:
         out = array_module().full((rows, max_blocks), -float("inf"), "float32")
     if rows == 0:
         return out
-    group = min(rows, MAX_ROWS)
+    group = min(rows, WINDOW_ROWS)
     groups = -(-rows // group)
     arrays = (q_idx, index.pooled, index.dead, steps, out)
     if schedule == "warp":

@@ -7,7 +7,13 @@ sums of 8 blocks and 4 heads are reduced together, each shuffle carrying half of
 in the same order, 10 shuffles for 8 blocks of a row.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+from ..ops import WINDOW_ROWS
+from .common.scalar import NAN_BITS
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from .toolchain.constants import FULL_WARP
 from .toolchain.ptx import (
     global_base,
     int_as_float,
@@ -20,9 +26,6 @@ from .toolchain.ptx import (
 )
 from .toolchain.ptx_rows import F1, F2, F3, I2, PtxRow, signature_of
 
-MAX_ROWS = 8
-"""Rows that share a thread block."""
-
 WARPS = 8
 THREADS = 32 * WARPS
 BLOCKS_PER_MULTIPROCESSOR = 2
@@ -30,12 +33,9 @@ BLOCKS_PER_MULTIPROCESSOR = 2
 HEADS, DIM = 4, 128
 KEY_BYTES = DIM * 4
 ROW_BYTES = HEADS * KEY_BYTES
-QUERY_WORDS = MAX_ROWS * HEADS * DIM
+QUERY_WORDS = WINDOW_ROWS * HEADS * DIM
 
-NAN = 0x7FC00000
 TAIL_BONUS = 1e9
-
-ALL = 0xFFFFFFFF
 
 
 @device_function
@@ -55,20 +55,20 @@ def _finished(score, block, n_kv, n_bid, ratio):
     """The score as it is written: with the tail's bonus, and a NaN as the one NaN."""
     if block == n_bid and n_kv > n_bid * ratio:
         score = libdevice.fadd_rn(score, float32(TAIL_BONUS))
-    return score if score == score else int_as_float(int32(NAN))
+    return score if score == score else int_as_float(int32(NAN_BITS))
 
 
 @device_function
 def _butterfly_sum(x):
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 16))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 8))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 4))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 2))
-    return libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 1))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 16))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 8))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 4))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 2))
+    return libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 1))
 
 
 @specialised
-def one_row(keys, least):
+def one_row(keys: int, least: int) -> Any:
     """The kernel that gives a warp ``keys`` blocks (2 to 32) at a time; a multiprocessor has room for ``least`` thread
     blocks or more.
 
@@ -111,7 +111,7 @@ def one_row(keys, least):
                         sums[HEADS * i + head] = _dot(k, q)
                 for step in range(5):
                     for j in range(HEADS * keys):
-                        sums[j] = libdevice.fadd_rn(sums[j], cuda.shfl_xor_sync(ALL, sums[j], 16 >> step))
+                        sums[j] = libdevice.fadd_rn(sums[j], cuda.shfl_xor_sync(FULL_WARP, sums[j], 16 >> step))
                 # Every lane has every sum; lane i finishes block base + i.
                 s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
                 for i in range(1, keys):
@@ -202,7 +202,7 @@ def _four_lanes(k, q):
 def _exchange(upper, x, y, stride):
     """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
     kept, sent = (y, x) if upper else (x, y)
-    return libdevice.fadd_rn(kept, cuda.shfl_xor_sync(ALL, sent, stride))
+    return libdevice.fadd_rn(kept, cuda.shfl_xor_sync(FULL_WARP, sent, stride))
 
 
 @kernel(launch_bounds=(THREADS, BLOCKS_PER_MULTIPROCESSOR))
@@ -243,9 +243,9 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
             s0, s1 = _exchange(upper, s0, s2, 2), _exchange(upper, s1, s3, 2)
             # Now lane l holds head l % 4 of block base + l // 4.
             dot = _relu(_exchange(lane & 1 != 0, s0, s1, 1))
-            score = libdevice.fadd_rn(dot, cuda.shfl_down_sync(ALL, dot, 1))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 2))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(ALL, dot, 3))
+            score = libdevice.fadd_rn(dot, cuda.shfl_down_sync(FULL_WARP, dot, 1))
+            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, dot, 2))
+            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, dot, 3))
             scored = int32(base + (lane >> 2))
             if lane & 3 == 0 and scored <= n_bid:
                 st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
@@ -253,7 +253,7 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     from .block_scores import KEYS, LEAST
 

@@ -5,7 +5,7 @@ One launch for all rows: of a window, or of a batch window over several slots. W
 waits, and integer sums make every order of the thread blocks give the same bytes. A list has at most 64 tokens.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .device.scratch import StreamScratch
 from .sampler_kernels.kernel import SLICE, TURNS, sampler
 from .sampler_kernels.row import MOST_KEPT
 from .toolchain.compiler import array_module, launch, specialised
+from .toolchain.host import DeviceArray
 from .topk.radix_search import THREADS
 
 __all__ = ["MOST_VOCAB", "Lists", "argmax", "load_options", "new_lists", "sample", "scratch_shape", "takes"]
@@ -36,7 +37,7 @@ class Lists(NamedTuple):
     counts: Any
 
 
-def new_lists(rows):
+def new_lists(rows: int) -> Lists:
     """:class:`Lists` on the device."""
     xp = array_module()
     return Lists(xp.empty((rows, MOST_KEPT), "int32"), xp.empty((rows, MOST_KEPT), "uint64"), xp.empty(rows, "int32"))
@@ -49,13 +50,13 @@ def _slices(vocab):
     return -(-vocab // SLICE)
 
 
-def scratch_shape(rows, vocab):
+def scratch_shape(rows: int, vocab: int) -> tuple[int, int]:
     """Shape of the int32 scratch of a call. Zero it once; every call leaves its first column zero, and may use fewer
     rows."""
     return rows, 1 + _slices(vocab) * (1 + 2 * MOST_KEPT) + vocab
 
 
-def takes(table):
+def takes(table: np.ndarray) -> bool:
     """Whether the lists of option rows ``table`` int32 [rows, WORDS] have room: at most 64 tokens each. Where not, the
     refusal (``capacity``) is counted."""
     if ((table[:, 0] < 1) | (table[:, 0] > MOST_KEPT)).any():
@@ -63,7 +64,7 @@ def takes(table):
     return True
 
 
-def load_options(options, rows):
+def load_options(options: Any, rows: int) -> DeviceArray | Literal[False]:
     """Option rows int32 [rows, WORDS] on the device, which a captured launch reads again at every replay.
 
     options  a Sampling for all rows, a sequence of one for each, or what :func:`option_rows` made of them
@@ -76,19 +77,19 @@ def load_options(options, rows):
 
 
 def sample(
-    logits,
-    options,
-    history,
-    lengths,
-    seeds,
-    positions,
+    logits: DeviceArray,
+    options: Any,
+    history: DeviceArray,
+    lengths: DeviceArray,
+    seeds: DeviceArray,
+    positions: DeviceArray,
     *,
-    slots=None,
-    purpose=PICK,
-    tokens=None,
-    lists=None,
-    scratch=None,
-):
+    slots: DeviceArray | None = None,
+    purpose: int = PICK,
+    tokens: DeviceArray | None = None,
+    lists: Lists | None = None,
+    scratch: DeviceArray | None = None,
+) -> DeviceArray | Literal[False]:
     """One token for each row, as ``reference.exact.sampler.sample``; greedy rows draw nothing.
 
     logits     [rows, vocab] float32 on the device
@@ -161,9 +162,15 @@ def _greedy_inputs(rows):
     return xp.array(option_rows(GREEDY, rows)), xp.zeros((1, 1), "int32"), *zeros
 
 
-def argmax(logits, tokens=None, *, lists=None, scratch=None):
+def argmax(
+    logits: DeviceArray,
+    tokens: DeviceArray | None = None,
+    *,
+    lists: Lists | None = None,
+    scratch: DeviceArray | None = None,
+) -> DeviceArray | Literal[False]:
     """The largest logit of each row, ties to the lower id; arguments and result as :func:`sample`. Call it once before
     a capture."""
     options, history, lengths, seeds, positions, slots = _greedy_inputs(len(logits))
-    given = {"tokens": tokens, "lists": lists, "scratch": scratch}
-    return sample(logits, options, history, lengths, seeds, positions, slots=slots, **given)
+    inputs = options, history, lengths, seeds, positions
+    return sample(logits, *inputs, slots=slots, tokens=tokens, lists=lists, scratch=scratch)

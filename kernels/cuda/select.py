@@ -17,6 +17,8 @@ blocks, and cut the last one chosen when that is no whole number of blocks. What
 on the device: a captured launch serves every context.
 """
 
+from typing import Literal
+
 from qsa.reference.geometry import REAL, RULES, Geometry
 
 from .. import ops
@@ -24,6 +26,7 @@ from ..switches import switches
 from .common.checks import check_array, check_schedule
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, launch
+from .toolchain.host import DeviceArray
 from .topk.kernels import one_block, spread
 from .topk.radix_search import MOST_BEST, THREADS
 
@@ -52,7 +55,7 @@ def _most_best(geometry):
     return -(-geometry.max_width // geometry.ratio)
 
 
-def scratch_shape(rows, max_blocks, geometry=REAL):
+def scratch_shape(rows: int, max_blocks: int, geometry: Geometry = REAL) -> tuple[int, int]:
     """Shape of the int32 scratch that the schedule ``spread`` needs. Zero it once; every call leaves its first column
     zero, and may use fewer rows or blocks."""
     return rows, 1 + 2 * _slices(max_blocks) * _most_best(geometry)
@@ -72,7 +75,7 @@ def _scratch_fits(scratch, rows, max_blocks, geometry):
     return all(have >= need for have, need in zip(scratch.shape, needed, strict=True))
 
 
-def standing_schedule(rows, max_blocks, scratch=None, geometry=REAL):
+def standing_schedule(rows: int, max_blocks: int, scratch: DeviceArray | None = None, geometry: Geometry = REAL) -> str:
     """The schedule of a call that names none."""
     if max_blocks <= THREADS * REGISTER_TURNS[-1]:
         return "registers"
@@ -85,7 +88,14 @@ def standing_schedule(rows, max_blocks, scratch=None, geometry=REAL):
     return "scan" if switches().topk_scan else "wide"
 
 
-def check_select(scores, steps, ids, scratch, rule, geometry):
+def check_select(
+    scores: DeviceArray,
+    steps: DeviceArray,
+    ids: DeviceArray | None,
+    scratch: DeviceArray | None,
+    rule: str,
+    geometry: Geometry,
+) -> None:
     """Raises ValueError on an unknown rule, or unless the device arrays are those of :func:`select`."""
     if rule not in RULES:
         raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
@@ -105,7 +115,16 @@ def check_select(scores, steps, ids, scratch, rule, geometry):
             raise ValueError(f"scratch: shape {scratch.shape}: must be [rows, words], see scratch_shape")
 
 
-def select(scores, steps, ids=None, *, rule="blocks", geometry: Geometry = REAL, schedule=None, scratch=None):
+def select(
+    scores: DeviceArray,
+    steps: DeviceArray,
+    ids: DeviceArray | None = None,
+    *,
+    rule: str = "blocks",
+    geometry: Geometry = REAL,
+    schedule: str | None = None,
+    scratch: DeviceArray | None = None,
+) -> DeviceArray | Literal[False]:
     """The selected cells of every row, ascending and unique, with the ids of ``reference.exact.select``.
 
     scores    [rows, max_blocks] float32 on the device, C-contiguous; entries 0 to n_bid - 1 are read

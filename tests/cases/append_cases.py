@@ -30,11 +30,11 @@ class Backend:
         """(``kv`` on the device with the same bytes in its pool, the pool's buffers between their guards)."""
         there, guards = self.to_device(kv), []
         for name in ("k", "v"):
-            side = getattr(there, name)
+            side = getattr(there.pool, name)
             for array in side[1:]:
                 guards.append(self._guarded(array.shape, array.dtype))
                 guards[-1].array[...] = array
-            setattr(there, name, Side(side.coding, *(buffer.array for buffer in guards[-2:])))
+            setattr(there.pool, name, Side(side.coding, *(buffer.array for buffer in guards[-2:])))
         return there, guards
 
     def append_index(self, raw, steps, index):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from qsa.kernels import cuda as backend
 from qsa.kernels import ops
 from qsa.reference import exact
 from qsa.reference.geometry import step_records
@@ -11,6 +10,7 @@ from qsa.reference.index import Index
 from support.guarded import Guarded, captured
 
 pytestmark = pytest.mark.gpu
+backend = pytest.importorskip("qsa.kernels.cuda.backend", exc_type=ImportError)
 
 SCHEDULES = ops.OPERATIONS["block_scores"].schedules
 ANY_ROWS = ("warp", "prompt")

@@ -8,12 +8,12 @@ from cases.model_cases import GOLDEN_CONFIG
 from qsa.engine import Engine, Sampling, generate
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
-from qsa.kernels import cuda as backend
 from qsa.kernels.cuda.toolchain.host import launches
 from qsa.model import ExactModel, FloatModel
 from qsa.reference.model.random_model import random_model, random_tensors
 
 pytestmark = pytest.mark.gpu
+backend = pytest.importorskip("qsa.kernels.cuda.backend", exc_type=ImportError)
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,9 @@ def tensors():
 def model(tensors):
     import cupy
 
-    from qsa.kernels import cuda
+    from qsa.kernels.cuda import backend
 
-    return FloatModel(GOLDEN_CONFIG, tensors, backend=cuda, xp=cupy)
+    return FloatModel(GOLDEN_CONFIG, tensors, backend=backend, xp=cupy)
 
 
 def logits(model, ids):

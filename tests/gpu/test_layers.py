@@ -32,7 +32,7 @@ from support.layer_problems import EPS, PROBLEMS, special_rows
 
 pytestmark = pytest.mark.gpu
 
-ALLOCATING = ("experts", "fixed_rows", "linear", "sort_pairs", "views")
+ALLOCATING = ("layers.experts", "layers.fixed_rows", "layers.linear", "layers.sort_pairs", "common.views")
 """Modules that allocate what kernels write."""
 
 
@@ -44,13 +44,13 @@ def module(name):
 @pytest.fixture(scope="module")
 def backend():
     pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    module("compiler").current_device()
+    module("toolchain.compiler").current_device()
     device = SimpleNamespace(
         to_device=module("device").to_device,
         to_host=module("device").to_host,
-        array_module=module("compiler").array_module,
+        array_module=module("toolchain.compiler").array_module,
     )
-    return Backend(module("layers"), device, module("host").launches)
+    return Backend(module("layers"), device, module("toolchain.host").launches)
 
 
 def quantised(rng, *shape):

@@ -9,12 +9,12 @@ from cases.model_cases import GOLDEN_CONFIG, Story, same
 from qsa.engine.graph_runner import GraphRunner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
-from qsa.kernels import cuda as backend
 from qsa.kernels.switches import override
 from qsa.model import ExactModel
 from qsa.reference.model.random_model import random_model
 
 pytestmark = pytest.mark.gpu
+backend = pytest.importorskip("qsa.kernels.cuda.backend", exc_type=ImportError)
 CAPACITY = 2048
 
 

@@ -129,7 +129,7 @@ def test_more_rows_than_a_launch_takes(monkeypatch, options):
     widths, slots = [66, 1, 70, 64, 5], np.array([1, 0, 0, 1, 1], np.int32)
     ids, q, steps = selection(rng, widths, 70, 70), queries(rng, 5, SMALL), records(widths)
     want = run(q, kvs, ids, steps, slots, **options)
-    monkeypatch.setattr(module, "MAX_ROWS", 2)
+    monkeypatch.setattr(module, "MAX_GRID_YZ", 2)
     before = simulator.launches()
     assert same_bytes(run(q, kvs, ids, steps, slots, **options), want)
     count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}

@@ -79,7 +79,7 @@ def test_several_turns(schedule):
 @pytest.mark.parametrize("schedule", ["warp", "prompt"])
 def test_grid_limit_of_rows(schedule, monkeypatch):
     # The second dimension of a grid ends at 65,535: beyond it a thread block takes several groups.
-    monkeypatch.setattr(scores, "MAX_GRID_Y", 2)
+    monkeypatch.setattr(scores, "MAX_GRID_YZ", 2)
     rng = np.random.default_rng(6)
     check(queries(rng, 19), index_of(rng, 4), [8 + i % 3 for i in range(19)], schedule)
 

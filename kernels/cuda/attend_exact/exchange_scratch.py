@@ -1,16 +1,17 @@
-"""What the blocks of one row tell each other in the exact ``attend``: maxima, then mass and sums.
+"""How the blocks of one row exchange maxima, mass and sums through a scratch in global memory.
 
-The cells of a row and KV head may be cut over several blocks of one launch. Each publishes its maxima and waits for
-those of the others; later it sends every other block its part of that one's share of the outputs. Both go through
-64-bit words of the scratch which hold UNSET until they are written, so a word announces itself: no flag, no fence, no
-counter. A word is set back to UNSET by whoever read it last, so a scratch is filled once, when it is made.
+The cells of a row and KV head may be split over several blocks of one launch. Each block publishes its maxima and waits
+for those of the others; later it sends every other block its part of that block's share of the outputs. Both go through
+64-bit words of the scratch, which hold UNSET until they are written: a word announces itself, without a flag, a fence
+or a counter. The last reader of a word sets it back to UNSET, so a scratch is filled once, when it is made.
 
-Blocks of a row are neighbours in launch order and a device starts blocks in that order; at most ``splits`` of them are
-ever needed at once, far below the number that are resident, so waiting always ends. Where a cluster holds the blocks of
-a row, ``attend_cluster`` takes the place of this.
+Blocks of a row are neighbours in launch order, and a device starts blocks in that order. At most ``splits`` of them are
+needed at once, far fewer than are resident, so waiting always ends. Where the blocks of a row are one cluster,
+exchange_cluster.py is used instead.
 """
 
 from ..toolchain.compiler import cuda, device_function, int32, int64
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ld_global_relaxed_i64,
     ld_global_v2_relaxed_i64,
@@ -20,8 +21,7 @@ from ..toolchain.ptx import (
     st_global_v2_relaxed_i64,
     st_shared_i64,
 )
-from .query import FULL
-from .shared_memory import HEAD_BYTES, HEADS, VALUES
+from .shared_memory import HEAD_BYTES, HEADS, SENDER_LANES, SUMS
 
 UNSET = -(1 << 63)
 """A value that no maximum, mass or sum takes."""
@@ -29,13 +29,10 @@ UNSET = -(1 << 63)
 BATCH = 10
 """Pairs that a lane waits for at once."""
 
-LANES = 2
-"""Lanes that share the senders of a pair."""
 
-
-def words(splits, v_groups):
+def words(splits: int, v_groups: int) -> int:
     """Words of scratch for one row and KV head cut into ``splits``."""
-    return splits * (HEADS * (1 + v_groups) + splits * HEADS + VALUES)
+    return splits * (HEADS * (1 + v_groups) + splits * HEADS + SUMS)
 
 
 @device_function
@@ -45,9 +42,9 @@ def mass_address(base, splits, sender, owner, head, v_groups):
 
 
 @device_function
-def pair_address(base, splits, sender, told, v_groups):
-    """Where ``sender`` leaves its two sums of the place ``told`` (``attend_outputs``)."""
-    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * VALUES + told * 2) * 8
+def pair_address(base, splits, sender, index, v_groups):
+    """Where ``sender`` leaves its two sums of the pair ``index`` (an exchange index: ``outputs.py``)."""
+    return base + int64(splits * (HEADS * (1 + v_groups) + splits * HEADS) + sender * SUMS + index * 2) * 8
 
 
 @device_function
@@ -86,14 +83,14 @@ def gather_maxima(base, active, records, v_groups, lane, lanes):
 
 @device_function
 def send_mass(base, split, splits, active, head, mass_of, v_groups, lane):
-    """One warp, one head: leave this block's mass of it for every block of the row."""
+    """One warp leaves this block's mass of a head for every block of the row."""
     for owner in range(lane, active, int32(32)):
         st_global_relaxed_i64(mass_address(base, splits, split, int32(owner), head, v_groups), mass_of)
 
 
 @device_function
 def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
-    """One warp, one head: its mass over all blocks to ``totals`` [12] int64; the words are cleared."""
+    """One warp adds a head's mass over all blocks and stores it to ``totals`` [12] int64; it clears the words."""
     total = int64(0)
     for sender in range(lane, active, int32(32)):
         at = mass_address(base, splits, int32(sender), split, head, v_groups)
@@ -103,39 +100,39 @@ def receive_mass(base, split, splits, active, totals, head, v_groups, lane):
         st_global_relaxed_i64(at, int64(UNSET))
         total += word
     for distance in (16, 8, 4, 2, 1):
-        total += cuda.shfl_xor_sync(FULL, total, distance)
+        total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
     if lane == 0:
         st_shared_i64(int32(totals + head * 8), total)
 
 
 @device_function
-def send_pair(base, split, splits, told, x, y, v_groups):
-    """Leave this block's two sums of a place for whoever owns it."""
-    st_global_v2_relaxed_i64(pair_address(base, splits, split, told, v_groups), x, y)
+def send_pair(base, split, splits, index, x, y, v_groups):
+    """Leave this block's two sums of a pair for the block that owns it."""
+    st_global_v2_relaxed_i64(pair_address(base, splits, split, index, v_groups), x, y)
 
 
 @device_function
-def receive_pair(base, splits, active, told, part, v_groups):
-    """Two sums of a place over every ``LANES``-th block from ``part`` on; the words are cleared."""
+def receive_pair(base, splits, active, index, part, v_groups):
+    """Two sums of a pair over every ``SENDER_LANES``-th block from ``part`` on; the words are cleared."""
     x, y = int64(0), int64(0)
     low, high = cuda.local.array(BATCH, int64), cuda.local.array(BATCH, int64)
-    for start in range(part, active, int32(LANES * BATCH)):
+    for start in range(part, active, int32(SENDER_LANES * BATCH)):
         for i in range(BATCH):
             high[i] = int64(0)
-            low[i] = int64(UNSET) if start + i * LANES < active else int64(0)
-        first = pair_address(base, splits, int32(start), told, v_groups)
+            low[i] = int64(UNSET) if start + i * SENDER_LANES < active else int64(0)
+        first = pair_address(base, splits, int32(start), index, v_groups)
         waiting = True
         while waiting:
             waiting = False
             for i in range(BATCH):
                 # The two halves of a pair need not come together.
                 if low[i] == UNSET or high[i] == UNSET:
-                    low[i], high[i] = ld_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8))
+                    low[i], high[i] = ld_global_v2_relaxed_i64(first + i * (SENDER_LANES * SUMS * 8))
             for i in range(BATCH):
                 waiting = waiting or low[i] == UNSET or high[i] == UNSET
         for i in range(BATCH):
             x += low[i]
             y += high[i]
-            if start + i * LANES < active:
-                st_global_v2_relaxed_i64(first + i * (LANES * VALUES * 8), int64(UNSET), int64(UNSET))
+            if start + i * SENDER_LANES < active:
+                st_global_v2_relaxed_i64(first + i * (SENDER_LANES * SUMS * 8), int64(UNSET), int64(UNSET))
     return x, y

@@ -1,4 +1,6 @@
-"""What a block of the exact ``attend`` fetches before any arithmetic: the rows of its cells and their scales."""
+"""What a block of the exact ``attend`` loads before any arithmetic: its cells' rows in the pool, and their scales."""
+
+from typing import Any
 
 from qsa.reference.exact.attend import NO_CELL
 
@@ -48,13 +50,13 @@ def exponent(scale):
     return int32((float_as_int(scale) >> 23) - 126) if scale != float32(0) else int32(NO_CELL)
 
 
-def make(k_groups, v_groups, n_head_kv, threads, each):
-    """(ask_cells, find_rows, ask_scales, store_scales) for blocks of ``threads`` lanes, each of which looks up ``each``
+def make(k_groups: int, v_groups: int, n_head_kv: int, threads: int, each: int) -> tuple[Any, Any, Any, Any]:
+    """(load_ids, find_rows, load_cell_scales, store_scales) for blocks of ``threads`` lanes. A lane looks up ``each``
     cells: its own and every ``threads``-th after it."""
 
     @device_function
-    def ask_cells(cells, ids, begin, count, thread):
-        """The lane's ids of cells begin to begin + count - 1 of a selection to the local array ``cells``, -1 beyond."""
+    def load_ids(cells, ids, begin, count, thread):
+        """Load the lane's ids, of cells begin to begin + count - 1 of a row, to the local ``cells``; -1 beyond."""
         for i in range(each):
             cell = int32(thread + i * threads)
             cells[i] = int32(-1)
@@ -63,29 +65,29 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def find_rows(cells, padded, pools, which, kv_head, rows, thread):
-        """The lane's ``cells`` to rows in the pool, -1 for what is not selected; to shared memory up to ``padded``."""
+        """Turn the lane's ``cells`` into rows of the pool, -1 where not selected; store those below ``padded``."""
         table, addressed = field(pools, which, TABLE), field(pools, which, CELLS_OF_TABLE)
         page_size = int32(field(pools, which, PAGE_SIZE))
-        place = cuda.local.array(each, int32)
+        offset = cuda.local.array(each, int32)
         for i in range(each):
             cell, page = cells[i], int32(-1)
             if cell >= 0 and cell < addressed:
                 # Both are not negative; Python's division would test for that.
                 logical = int32(uint32(cell) // uint32(page_size))
-                place[i] = int32(cell - logical * page_size)
+                offset[i] = int32(cell - logical * page_size)
                 page = ld_global_i32_nc(table + int64(logical) * 4)
             cells[i] = page
         for i in range(each):
             if cells[i] >= 0:
-                cells[i] = int32((cells[i] * n_head_kv + kv_head) * page_size + place[i])
+                cells[i] = int32((cells[i] * n_head_kv + kv_head) * page_size + offset[i])
             cell = int32(thread + i * threads)
             if cell < padded:
                 st_shared_i32(int32(rows + cell * 4), cells[i])
 
     @device_function
-    def ask_scales(cells, k_raw, v_raw, pools, which):
-        """Scales of the rows ``cells`` that :func:`find_rows` found to the local arrays ``k_raw`` [each * k_groups / 2]
-        and ``v_raw``; 0 for row -1."""
+    def load_cell_scales(cells, k_raw, v_raw, pools, which):
+        """Load the scales of the rows ``cells`` that :func:`find_rows` found: to the local arrays ``k_raw``
+        [each * k_groups / 2] and ``v_raw``; 0 for row -1."""
         k_base, v_base = field(pools, which, K_SCALE), field(pools, which, V_SCALE)
         for i in range(each):
             load_scales(k_base, cells[i], k_groups, k_raw, i * (k_groups // 2))
@@ -93,7 +95,7 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
 
     @device_function
     def store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread):
-        """Those scales to shared memory, of V also as exponents and, for q4_0, signs."""
+        """Store those scales to shared memory; those of V also as exponents and, for q4_0, as signs."""
         for i in range(each):
             cell = int32(thread + i * threads)
             if cell < padded:
@@ -123,4 +125,4 @@ def make(k_groups, v_groups, n_head_kv, threads, each):
                 if v_groups == 8:
                     st_shared_i32(int32(signs + cell * 4), sign)
 
-    return ask_cells, find_rows, ask_scales, store_scales
+    return load_ids, find_rows, load_cell_scales, store_scales

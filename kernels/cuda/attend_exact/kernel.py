@@ -1,20 +1,26 @@
-"""The kernel of the exact ``attend``: one launch, from ids to outputs, for every schedule.
+"""The kernel of the exact ``attend``: one launch takes ids to outputs, in every schedule.
 
-A block of 4 * ``parts`` warps takes the cells of one row, KV head and split:
+Reading order: this file, then query, gather, scores, values, exchange_scratch, exchange_cluster, outputs;
+shared_memory.py says where everything lies. A block of 4 * ``parts`` warps takes the cells of one row, KV head and
+split:
 
-1. ids to rows of the pool, scales to shared memory (``attend_gather``), the query to limbs (``attend_query``)
-2. scores and maxima (``attend_scores``); the blocks of a row exchange maxima
-3. scores to powers, mass, values (``attend_values``); the warps add up their sums
-4. one block a row: outputs (``attend_outputs``). Several: each sends the others their shares, and writes its own share
-   of the outputs
+1. It turns ids into rows of the pool and reads their scales (gather.py), and it cuts the query into limbs (query.py).
+2. It computes scores and maxima (scores.py). The blocks of a row exchange their maxima.
+3. It turns scores into powers and mass, and weighs the values (values.py). The warps add up their sums.
+4. It writes the outputs (outputs.py). Where several blocks share a row, each sends the others their shares of the
+   sums first, and writes its own share of the outputs.
 
-The blocks of a row tell each other by way of the scratch (``attend_exchange``) or, on sm_90, as a cluster
-(``attend_cluster``). K and V are read once, straight into registers; within steps 2 and 3 no warp waits for another,
-which is what hides the fetches.
+The blocks of a row exchange through the scratch (exchange_scratch.py) or, on sm_90, as a cluster
+(exchange_cluster.py). K and V are read once, straight into registers. In steps 2 and 3 no warp waits for another, which
+hides the loads.
 """
 
-from ..common import mma_dp4a as dp4a
+from collections.abc import Iterator
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
+from ..toolchain.constants import FULL_WARP
+from ..toolchain.mma_dp4a import mma_s8_by_dp4a, mma_u8_by_dp4a
 from ..toolchain.ptx import (
     cluster_arrive_relaxed,
     cluster_wait,
@@ -29,54 +35,45 @@ from ..toolchain.ptx import (
     st_shared_v4_i32,
 )
 from ..toolchain.ptx_rows import F3, I1, I2, TENSOR_CORE, PtxRow, signature_of
-from . import exchange_cluster as near
-from . import exchange_scratch as far
-from . import gather, outputs, scores, values
+from . import exchange_cluster, exchange_scratch, gather, outputs, scores, values
 from .gather import field
-from .query import FULL, load_query, store_query
+from .query import load_query, store_query
 from .shared_memory import (
-    BARRIERS,
+    BARRIERS_OFFSET,
     BOX_BYTES,
-    CELLS,
+    CELLS_OFFSET,
     DIM,
-    FACTORS,
+    FACTORS_OFFSET,
     HEADS,
     K_CODES,
-    KEPT,
-    MAXIMA,
+    KEPT_OFFSET,
+    MAXIMA_OFFSET,
     PADDING,
-    PAIRS,
-    PIECES,
-    RECORDS,
+    RECORDS_OFFSET,
     STEP,
+    SUM_PAIRS,
+    SUM_PIECES,
+    SUMS,
     TILE,
-    TOTALS,
+    TOTALS_OFFSET,
     V_CODES,
-    VALUES,
+    WARP_PAIRS,
     cell_bytes,
     staging,
 )
 
-WARP_PAIRS = 32 // far.LANES
-"""Pairs of its share that a warp puts together at once."""
-
 
 @device_function
-def sum_senders(x):
-    """Sum of the two lanes that share the senders of a pair."""
-    x += cuda.shfl_xor_sync(FULL, x, WARP_PAIRS)
-    return x
-
-
-@device_function
-def anew(thread):
-    """``thread`` by way of a shuffle, through which no compiler sees: what was made of it before is made again, and
-    takes no registers meanwhile."""
-    return int32(cuda.shfl_xor_sync(FULL, thread, 0))
+def opaque(thread):
+    """``thread``, by a shuffle that no compiler sees through: it computes again what it computed of ``thread`` before,
+    which so takes no registers in between."""
+    return int32(cuda.shfl_xor_sync(FULL_WARP, thread, 0))
 
 
 @specialised
-def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluster=False):
+def build(
+    k_groups: int, v_groups: int, n_head_kv: int, group: int, parts: int, each: int, matrix=True, cluster=False
+) -> Any:
     """The kernel for one format and geometry.
 
     k_groups, v_groups  scales a cell (4: int8, 8: q4_0)
@@ -90,12 +87,12 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     threads, warps = 128 * parts, 4 * parts
     heads_per_warp, query_values = HEADS // warps, 8 * HEADS // warps
     k_words, v_words = each * k_groups // 2, each * v_groups // 2
-    # Of few cells the ids are on their way while the query is rewritten, of many the first K.
+    # With few cells the ids load while the query is rewritten; with many cells the first K does.
     early = each == 1
     k_registers = 32 if k_groups == 4 else 16
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
-    signed, unsigned = (mma_s8, mma_u8) if matrix else (dp4a.mma_s8, dp4a.mma_u8)
-    ask_cells, find_rows, ask_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
+    signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
+    load_ids, find_rows, load_cell_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
     score_cells = scores.make(k_groups, v_groups, signed, cluster)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
 
@@ -103,7 +100,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
     def attend_exact(q, ids, steps, slots, pools, first, n_pools, splits, room, scratch, out):
         """q, out [rows, n_head, 256]; ids [rows, cap]; steps [rows, 4]; slots [rows]; ``pools`` as POOL_FIELDS says, of
         the slots from ``first`` on; ``n_pools`` 0: one pool for every row; ``room``: cells of shared memory; scratch
-        int64, :func:`attend_exchange.words` for each row and KV head. Grid: rows * n_head_kv * splits blocks."""
+        int64, ``exchange_scratch.words`` for each row and KV head. Grid: rows * n_head_kv * splits blocks."""
         thread = int32(cuda.threadIdx.x)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         splits, room = int32(splits), int32(room)
@@ -116,7 +113,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
             which = int32(slots[row] - first)
             if which < 0 or which >= n_pools:
                 return
-        # Whatever is fetched from afar is asked for well before it is needed.
+        # Loads from global memory start well before their values are needed.
         first_head = int64(row) * (n_head_kv * group) + int64(kv_head * group)
         queries = cuda.local.array(query_values, float32)
         for i in range(heads_per_warp):
@@ -135,11 +132,12 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         padded = max(int32((count + STEP - 1) // STEP * STEP), int32(STEP))
 
         base = shared_window(cuda.shared.array(0, int32))
-        records, factors, totals = int32(base + RECORDS), int32(base + FACTORS), int32(base + TOTALS)
+        records, factors = int32(base + RECORDS_OFFSET), int32(base + FACTORS_OFFSET)
+        totals = int32(base + TOTALS_OFFSET)
         # A block alone takes its own maxima for the row's.
-        maxima = int32(base + MAXIMA) if active > 1 else records
+        maxima = int32(base + MAXIMA_OFFSET) if active > 1 else records
         stride = int32(room + PADDING)
-        rows = int32(base + CELLS)
+        rows = int32(base + CELLS_OFFSET)
         k_scale = int32(rows + room * 4)
         exponents = int32(k_scale + room * (4 * k_groups))
         v_scale = int32(exponents + room * (4 * v_groups))
@@ -149,26 +147,27 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if cluster:
             staged = int32(rows + ((room * each_cell + (HEADS * PADDING * 4 + 127)) & -128))
         rotating = int32(staged + staging_bytes)
-        # In a cluster (of int8, which rotates nothing) stands there what the others send.
+        # In a cluster (int8 alone, which rotates nothing) the other blocks send to this memory.
         box = rotating
         masses = int32(box + splits * (HEADS * BOX_BYTES))
-        maxima_here, sums_here = int32(base + BARRIERS), int32(base + BARRIERS + 8)
+        maxima_here, sums_here = int32(base + BARRIERS_OFFSET), int32(base + BARRIERS_OFFSET + 8)
         exchange = int64(0)
         if active > 1 and not cluster:
-            own = int64(splits) * int64(HEADS * (1 + v_groups) + splits * HEADS + VALUES)
+            own = int64(splits) * int64(HEADS * (1 + v_groups) + splits * HEADS + SUMS)
             exchange = global_base(scratch) + int64(row_head) * own * 8
         # What is needed again at the end waits in shared memory: the values take nearly all registers.
         if thread == 0:
-            st_shared_i64(int32(base + KEPT), global_base(out) + first_head * (DIM * 4))
-            st_shared_i64(int32(base + KEPT + 8), exchange)
-            st_shared_v4_i32(int32(base + KEPT + 16), active, split, masses, rotating)
+            st_shared_i64(int32(base + KEPT_OFFSET), global_base(out) + first_head * (DIM * 4))
+            st_shared_i64(int32(base + KEPT_OFFSET + 8), exchange)
+            st_shared_v4_i32(int32(base + KEPT_OFFSET + 16), active, split, masses, rotating)
             if cluster and active > 1:
                 own = outputs.share_of_outputs(active, v_groups)
-                near.open_barriers(maxima_here, sums_here, active, max(min(int32(PAIRS - split * own), own), int32(0)))
+                own_pairs = max(min(int32(SUM_PAIRS - split * own), own), int32(0))
+                exchange_cluster.open_barriers(maxima_here, sums_here, active, own_pairs)
 
         selection = global_base(ids) + int64(row) * int64(capacity) * 4
         cells = cuda.local.array(each, int32)
-        ask_cells(cells, selection, begin, count, thread)
+        load_ids(cells, selection, begin, count, thread)
         if early:
             for i in range(heads_per_warp):
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
@@ -176,7 +175,7 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         k_raw, v_raw = cuda.local.array(k_words, int32), cuda.local.array(v_words, int32)
         if early:
             # Behind the cells' K the scales would wait for all of it.
-            ask_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, pools, which)
         cuda.syncthreads()
         if cluster and active > 1:
             cluster_arrive_relaxed()
@@ -184,28 +183,16 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         raw_k = cuda.local.array(k_registers, int32)
         scores.load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
         if not early:
-            ask_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, pools, which)
         store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread)
         if not early:
             for i in range(heads_per_warp):
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
         cuda.syncthreads()
 
+        step = int32(warps)
         score_cells(
-            raw_k,
-            k_codes,
-            padded,
-            warp,
-            int32(warps),
-            base,
-            records,
-            maxima,
-            rows,
-            k_scale,
-            exponents,
-            powers,
-            stride,
-            lane,
+            raw_k, k_codes, padded, warp, step, base, records, maxima, rows, k_scale, exponents, powers, stride, lane
         )
         raw_v = cuda.local.array(16, int32)
         v_base = values.lane_base(field(pools, which, V_CODES), warp, lane, v_groups)
@@ -216,103 +203,105 @@ def build(k_groups, v_groups, n_head_kv, group, parts, each, matrix=True, cluste
         if active > 1:
             if cluster:
                 cluster_wait()
-                near.tell_maxima(box, maxima, split, active, maxima_here, thread)
-                near.await_bytes(maxima_here)
+                exchange_cluster.send_maxima(box, maxima, split, active, maxima_here, thread)
+                exchange_cluster.await_bytes(maxima_here)
             else:
-                far.publish_maxima(exchange, split, maxima, v_groups, thread, False)
-                far.gather_maxima(exchange, active, records, v_groups, thread, threads)
+                exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, False)
+                exchange_scratch.gather_maxima(exchange, active, records, v_groups, thread, threads)
                 cuda.syncthreads()
 
         for i in range(heads_per_warp):
             head = int32(warp + i * warps)
             if cluster and active > 1:
-                near.fold_maxima(box, records, active, head, lane)
+                exchange_cluster.fold_maxima(box, records, active, head, lane)
             mass_of = values.store_powers(int32(powers + head * stride * 4), padded, records, head, lane)
             if active == 1:
                 if lane == 0:
                     st_shared_i64(int32(totals + head * 8), mass_of)
             elif cluster:
-                near.tell_mass(masses, split, active, head, mass_of, sums_here, lane)
+                exchange_cluster.send_mass(masses, split, active, head, mass_of, sums_here, lane)
             else:
-                far.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
+                exchange_scratch.send_mass(exchange, split, splits, active, head, mass_of, v_groups, lane)
             if lane < v_groups:
                 values.store_factors(records, factors, head, lane)
         cuda.syncthreads()
 
         sums = cuda.local.array(96, int32)
-        thread = anew(thread)
+        thread = opaque(thread)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         weigh_values(raw_v, v_base, padded, warp, powers, stride, v_scale, signs, room, factors, rows, sums, lane)
         if not cluster:
             # The cells are done with: their memory now carries sums between the warps that share 64 dims.
             cuda.syncthreads()
-        thread = anew(thread)
+        thread = opaque(thread)
         lane, warp = int32(thread & 31), int32(thread >> 5)
         store_sums(sums, staged, warp, lane)
-        exchange = ld_shared_i64(int32(base + KEPT + 8))
-        active, split, masses, rotating = ld_shared_v4_i32(int32(base + KEPT + 16))
+        exchange = ld_shared_i64(int32(base + KEPT_OFFSET + 8))
+        active, split, masses, rotating = ld_shared_v4_i32(int32(base + KEPT_OFFSET + 16))
         if active > 1 and not cluster:
             for i in range(heads_per_warp):
                 head = int32(warp + i * warps)
-                far.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
+                exchange_scratch.receive_mass(exchange, split, splits, active, totals, head, v_groups, lane)
         cuda.syncthreads()
-        results = ld_shared_i64(int32(base + KEPT))
+        results = ld_shared_i64(int32(base + KEPT_OFFSET))
         inbox = int32(masses + splits * (HEADS * 8))
         own = outputs.share_of_outputs(active, v_groups)
         share_of = outputs.reciprocal(own)
         total = cuda.local.array(4, int64)
-        for piece in range(thread, int32(PIECES), int32(threads)):
+        for piece in range(thread, int32(SUM_PIECES), int32(threads)):
             pair = int32(((piece >> 5) << 6) + lane)
             for half in range(2):
                 total[2 * half], total[2 * half + 1] = outputs.add_parts(staged, int32(pair + half * 32), parts)
             if active == 1:
-                head, dim = outputs.held_place(pair, v_groups)
+                head, dim = outputs.dims_of_lane_index(pair, v_groups)
                 if head < group:
                     outputs.put_four(total, head, dim, results, rotating, records, totals, v_groups)
             else:
                 for half in range(2):
-                    told = outputs.told_pair(int32(pair + half * 32), v_groups)
+                    index = outputs.exchange_index(int32(pair + half * 32), v_groups)
                     if cluster:
                         x, y = total[2 * half], total[2 * half + 1]
-                        near.tell_pair(inbox, split, own, share_of, told, x, y, sums_here)
+                        exchange_cluster.send_pair(inbox, split, own, share_of, index, x, y, sums_here)
                     else:
-                        far.send_pair(exchange, split, splits, told, total[2 * half], total[2 * half + 1], v_groups)
+                        exchange_scratch.send_pair(
+                            exchange, split, splits, index, total[2 * half], total[2 * half + 1], v_groups
+                        )
 
-        begin_place, end_place = int32(0), int32(PAIRS)
+        begin_pair, end_pair = int32(0), int32(SUM_PAIRS)
         if active > 1:
             if cluster:
-                near.await_bytes(sums_here)
+                exchange_cluster.await_bytes(sums_here)
             else:
                 # Every block has sent its masses, so every block has read the maxima.
-                far.publish_maxima(exchange, split, maxima, v_groups, thread, True)
-            begin_place = min(int32(split * own), int32(PAIRS))
-            end_place = min(int32(begin_place + own), int32(PAIRS))
-            place, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
-            for start in range(int32(begin_place + warp * WARP_PAIRS), end_place, int32(WARP_PAIRS * warps)):
-                told = int32(start + place)
-                head, dim = outputs.told_place(min(told, int32(PAIRS - 1)), v_groups)
+                exchange_scratch.publish_maxima(exchange, split, maxima, v_groups, thread, True)
+            begin_pair = min(int32(split * own), int32(SUM_PAIRS))
+            end_pair = min(int32(begin_pair + own), int32(SUM_PAIRS))
+            offset, part = int32(lane & (WARP_PAIRS - 1)), int32(lane // WARP_PAIRS)
+            for start in range(int32(begin_pair + warp * WARP_PAIRS), end_pair, int32(WARP_PAIRS * warps)):
+                index = int32(start + offset)
+                head, dim = outputs.dims_of_exchange_index(min(index, int32(SUM_PAIRS - 1)), v_groups)
                 x, y, mass_of = int64(0), int64(0), int64(0)
-                if told < end_place:
+                if index < end_pair:
                     if cluster:
-                        x, y, mass_of = near.read_inbox(
-                            inbox, masses, own, active, int32(told - begin_place), head, part
+                        x, y, mass_of = exchange_cluster.read_inbox(
+                            inbox, masses, own, active, int32(index - begin_pair), head, part
                         )
                     else:
-                        x, y = far.receive_pair(exchange, splits, active, told, part, v_groups)
-                x, y = sum_senders(x), sum_senders(y)
-                mass_of = sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
-                if told < end_place and head < group:
+                        x, y = exchange_scratch.receive_pair(exchange, splits, active, index, part, v_groups)
+                x, y = outputs.sum_senders(x), outputs.sum_senders(y)
+                mass_of = outputs.sum_senders(mass_of) if cluster else ld_shared_i64(int32(totals + head * 8))
+                if index < end_pair and head < group:
                     total_of = y if part else x
                     outputs.put_one(total_of, mass_of, head, int32(dim + part), results, rotating, records, v_groups)
         if v_groups == 8:
             cuda.syncthreads()
-            begin_head, end_head = int32(begin_place >> 7), min(int32(end_place >> 7), int32(group))
+            begin_head, end_head = int32(begin_pair >> 7), min(int32(end_pair >> 7), int32(group))
             outputs.rotate_outputs(begin_head, end_head, rotating, results, records, totals, warp, int32(warps), lane)
 
     return attend_exact
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each.
 
     The values take 96 registers of sums and some 70 more of the 168 that a lane of 384 has; whether all of them fit
@@ -320,15 +309,17 @@ def ptx_rows():
     sm_90's, and those targets have tensor cores.
     """
     signature = signature_of(F3, I2, I2, I1, "UniTuple(int64, 28)", *["int64"] * 4, "int64[::1]", F3)
-    expect = {"expect": TENSOR_CORE, "minimum": (8, 0)}
     for name, groups in (("int8", (4, 4)), ("k8v4", (4, 8)), ("q4_0", (8, 8))):
         spilled = {(8, 0): (8, 20), (9, 0): (8, 8)} if name == "k8v4" else {}
-        yield PtxRow(f"attend_exact_{name}", build.build(*groups, 2, 12, 3, 6), signature, spilled=spilled, **expect)
-    # Blocks of few cells, each lane looking up one; and those as a cluster, on sm_90 alone.
-    yield PtxRow("attend_exact_int8_few", build.build(4, 4, 2, 12, 3, 1), signature, **expect)
+        form = build.build(*groups, 2, 12, 3, 6)
+        yield PtxRow(f"attend_exact_{name}", form, signature, spilled=spilled, expect=TENSOR_CORE, minimum=(8, 0))
+    # Blocks of few cells, of which each lane looks up one; and those as a cluster, on sm_90 alone.
+    form = build.build(4, 4, 2, 12, 3, 1)
+    yield PtxRow("attend_exact_int8_few", form, signature, expect=TENSOR_CORE, minimum=(8, 0))
     cluster = ("barrier.cluster.arrive.relaxed", "barrier.cluster.wait", "mbarrier.try_wait", "st.async")
-    fields = {"expect": TENSOR_CORE + cluster, "minimum": (9, 0), "spilled": {(12, 0): (8, 8)}}
-    yield PtxRow("attend_exact_int8_cluster", build.build(4, 4, 2, 12, 3, 1, True, True), signature, **fields)
-    # The form without tensor cores; for the other formats it differs from theirs in nothing more.
-    fields = {"expect": ("dp4a.s32.s32", "dp4a.u32.s32"), "spilled": {(10, 0): (512, 0), (12, 0): (512, 0)}}
-    yield PtxRow("attend_exact_int8_dp4a", build.build(4, 4, 2, 12, 1, 6, False), signature, **fields)
+    form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True), {(12, 0): (8, 8)}
+    expect = TENSOR_CORE + cluster
+    yield PtxRow("attend_exact_int8_cluster", form, signature, spilled=spilled, expect=expect, minimum=(9, 0))
+    # The form without tensor cores. For the other formats it differs from theirs in nothing more.
+    form, spilled = build.build(4, 4, 2, 12, 1, 6, False), {(10, 0): (512, 0), (12, 0): (512, 0)}
+    yield PtxRow("attend_exact_int8_dp4a", form, signature, spilled=spilled, expect=("dp4a.s32.s32", "dp4a.u32.s32"))

@@ -1,12 +1,14 @@
-"""From sums to outputs in the exact ``attend``: step 8 of design section 4.
+"""The outputs of the exact ``attend``, from its sums: step 8 of design section 4.
 
-The sums of a block, [12 heads, 256 dims] int64, come in pairs of dims. Blocks tell each other pairs, in an order of
-``PAIRS`` places: int8 V in the order in which the lanes hold them, so that a warp writes 512 bytes in one go; q4_0 V,
-whose outputs are rotated head by head, in the order of heads and dims.
+The sums of a block, [12 heads, 256 dims] int64, come in ``SUM_PAIRS`` pairs of dims. A pair has two indices. Its lane
+index says which lane holds it. Its exchange index says where it stands among the pairs that blocks send each other: for
+int8 V both are the same, so that a warp writes 512 bytes at once; for q4_0 V, whose outputs are rotated head by head,
+exchange indices go by heads and dims.
 """
 
 from ..common.scalar import NAN_BITS, scaled
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     int_as_float,
     ld_shared_i32,
@@ -19,13 +21,13 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
 )
 from .query import rotate_lanes
-from .shared_memory import DIM, HEAD_BYTES, PAIRS, POISON, UNITS
+from .shared_memory import DIM, HEAD_BYTES, POISON_WORD, SUM_PAIRS, UNITS, WARP_PAIRS
 
 
 @device_function
 def poisoned(value, record, mass_of):
     """``value`` with -0 made +0, or the one NaN where the head's query is not finite and something is selected."""
-    if mass_of > 0 and ld_shared_i32(int32(record + POISON * 4)) != 0:
+    if mass_of > 0 and ld_shared_i32(int32(record + POISON_WORD * 4)) != 0:
         return int_as_float(int32(NAN_BITS))
     return libdevice.fadd_rn(value, float32(0))
 
@@ -47,18 +49,25 @@ def output(total, record, mass_of, of, v_groups):
 
 @device_function
 def add_parts(staged, pair, parts):
-    """The two sums of a pair over the warps that share its dims, of ``attend_values``' staging."""
+    """The two sums of a pair over the warps that share its dims, from the staging of values.py."""
     x, y = ld_shared_v2_i64(int32(staged + pair * 16))
     for other in range(1, parts):
-        a, b = ld_shared_v2_i64(int32(staged + (other * PAIRS + pair) * 16))
+        a, b = ld_shared_v2_i64(int32(staged + (other * SUM_PAIRS + pair) * 16))
         x += a
         y += b
     return x, y
 
 
 @device_function
-def held_place(pair, v_groups):
-    """(head, first dim) of a pair in the order in which lanes hold them: see ``attend_values.store_sums``."""
+def sum_senders(x):
+    """Sum over the two lanes that share the senders of a pair."""
+    x += cuda.shfl_xor_sync(FULL_WARP, x, WARP_PAIRS)
+    return x
+
+
+@device_function
+def dims_of_lane_index(pair, v_groups):
+    """(head, first dim) of the pair of that lane index: ``values.store_sums`` says which lane holds it."""
     lane, half = int32(pair & 31), int32((pair >> 5) & 1)
     piece = int32(pair >> 6)
     block = int32(uint32(piece) // uint32(UNITS))
@@ -75,27 +84,27 @@ def held_place(pair, v_groups):
 
 
 @device_function
-def told_pair(pair, v_groups):
-    """Place at which blocks tell each other the pair that lanes hold at ``pair``."""
+def exchange_index(pair, v_groups):
+    """Exchange index of the pair of lane index ``pair``."""
     if v_groups == 4:
         return pair
-    head, dim = held_place(pair, v_groups)
+    head, dim = dims_of_lane_index(pair, v_groups)
     return int32(head * (DIM // 2) + (dim >> 1))
 
 
 @device_function
-def told_place(told, v_groups):
-    """(head, first dim) of the pair at place ``told``."""
+def dims_of_exchange_index(index, v_groups):
+    """(head, first dim) of the pair of exchange index ``index``."""
     if v_groups == 4:
-        return held_place(told, v_groups)
-    return int32(told >> 7), int32((told & 127) * 2)
+        return dims_of_lane_index(index, v_groups)
+    return int32(index >> 7), int32((index & 127) * 2)
 
 
 @device_function
 def share_of_outputs(active, v_groups):
-    """Places of each block's share of the outputs; of q4_0 V whole heads."""
+    """Pairs of each block's share of the outputs; whole heads for q4_0 V."""
     owned = 1 if v_groups == 4 else DIM // 2
-    return int32(uint32(PAIRS + active * owned - 1) // uint32(active * owned) * owned)
+    return int32(uint32(SUM_PAIRS + active * owned - 1) // uint32(active * owned) * owned)
 
 
 @device_function
@@ -105,10 +114,10 @@ def reciprocal(own):
 
 
 @device_function
-def owner_of(told, share_of):
-    """told // own. Rounding up adds less than told / 2^21 <= 1536 / 2^21 < 1 / own to the quotient, as ``own`` is at
+def owner_of(index, share_of):
+    """index // own. Rounding up adds less than index / 2^21 <= 1536 / 2^21 < 1 / own to the quotient, as ``own`` is at
     most 768 (two blocks or more), and the product stays below 2^31, as it is at least 12 (132 blocks or fewer)."""
-    return int32((told * share_of) >> 21)
+    return int32((index * share_of) >> 21)
 
 
 @device_function
@@ -130,12 +139,12 @@ def put_four(sums, head, dim, results, outputs, records, totals, v_groups):
 @device_function
 def put_one(total, mass_of, head, dim, results, outputs, records, v_groups):
     """The output of one dim, as :func:`put_four`."""
-    one = output(total, int32(records + head * HEAD_BYTES), mass_of, int32(dim // (DIM // v_groups)), v_groups)
+    value = output(total, int32(records + head * HEAD_BYTES), mass_of, int32(dim // (DIM // v_groups)), v_groups)
     at = int32((head * DIM + dim) * 4)
     if v_groups == 4:
-        st_global_f32(results + int64(at), one)
+        st_global_f32(results + int64(at), value)
     else:
-        st_shared_f32(int32(outputs + at), one)
+        st_shared_f32(int32(outputs + at), value)
 
 
 @device_function

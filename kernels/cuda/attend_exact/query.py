@@ -1,22 +1,21 @@
-"""The query of the exact ``attend`` in fixed point.
+"""The query of the exact ``attend`` in fixed point: steps 1 and 2 of design section 4.
 
-Design section 4, steps 1 and 2. A warp takes a head: 8 values a lane become 24-bit integers over the head's largest
-power of two, each three balanced bytes (*limbs*), which lie in shared memory in the order in which the products of
-``attend_scores`` take them.
+A warp takes a head, 8 values a lane. It scales them to 24-bit integers over the head's largest power of two. Each
+integer becomes three balanced bytes (*limbs*), stored in shared memory in the order in which the products of scores.py
+read them.
 """
 
 import numpy as np
 
 from qsa.reference.exact.attend import NO_CELL
 
-from ..common.scalar import QUERY_BITS, exponent, scaled, transpose_bytes
+from ..common.scalar import INFINITY_BITS, QUERY_BITS, exponent, scaled, transpose_bytes
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import float_as_int, ld_global_v4_f32_nc, rint_s32, st_shared_f32, st_shared_i32
-from .shared_memory import DIM, FACTOR, HEAD_BYTES, MAXIMA, POISON, PRODUCTS, RECORDS
+from .shared_memory import DIM, FACTOR_WORD, HEAD_BYTES, MAXIMA_OFFSET, POISON_WORD, PRODUCTS, RECORDS_OFFSET
 
-FULL = 0xFFFFFFFF
 LOG2_UNITS = float(np.float32(np.log2(np.e) / np.sqrt(DIM)))
-INFINITE = 0x7F800000
 
 
 @device_function
@@ -33,7 +32,7 @@ def rotate_within(x, stride):
 def rotate_between(x, distance, lane):
     """The step of the rotation between lanes ``distance`` apart."""
     for i in range(8):
-        other = cuda.shfl_xor_sync(FULL, x[i], distance)
+        other = cuda.shfl_xor_sync(FULL_WARP, x[i], distance)
         mine = x[i]
         if lane & distance:
             mine = -mine
@@ -58,8 +57,8 @@ def rotate_lanes(x, lane):
 
 
 @device_function
-def query_place(head, limb, word, k_groups):
-    """Byte at which limb ``limb`` of dims 4 * word to 4 * word + 3 of a head stands among the query's limbs.
+def query_offset(head, limb, word, k_groups):
+    """Offset in bytes, among the query's limbs, of limb ``limb`` of a head's dims 4 * word to 4 * word + 3.
 
     int8 K (4 groups): a lane reads 16 consecutive dims, four words, of each 64; q4_0 (8 groups): of each 32 the
     4 low nibbles and the 4 high nibbles of a word.
@@ -79,7 +78,7 @@ def query_place(head, limb, word, k_groups):
 
 @device_function
 def load_query(x, at, address, present, lane):
-    """This lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` and on; 0 unless ``present``."""
+    """Load this lane's 8 values of a head's query, at the global ``address``, to ``x[at]`` on; 0 unless ``present``."""
     for i in range(8):
         x[at + i] = float32(0)
     if present:
@@ -89,8 +88,8 @@ def load_query(x, at, address, present, lane):
 
 @device_function
 def store_query(queries, at, head, k_groups, base, lane):
-    """One warp, one head: its query, 8 values a lane from ``queries[at]``, to limbs in the block's shared memory from
-    ``base`` on, and its record and maxima."""
+    """One warp stores a head's query, 8 values a lane from ``queries[at]`` on, as limbs in the block's shared memory
+    from ``base`` on, and sets up the head's record and maxima."""
     x = cuda.local.array(8, float32)
     for i in range(8):
         x[i] = queries[at + i]
@@ -101,8 +100,8 @@ def store_query(queries, at, head, k_groups, base, lane):
     for i in range(8):
         largest = max(largest, int32(float_as_int(x[i]) & 0x7FFFFFFF))
     for distance in (16, 8, 4, 2, 1):
-        largest = max(largest, int32(cuda.shfl_xor_sync(FULL, largest, distance)))
-    finite = largest < INFINITE
+        largest = max(largest, int32(cuda.shfl_xor_sync(FULL_WARP, largest, distance)))
+    finite = largest < INFINITY_BITS
     e = exponent(largest) if finite else int32(0)
     qi = cuda.local.array(4, int32)
     for half in range(2):
@@ -114,17 +113,17 @@ def store_query(queries, at, head, k_groups, base, lane):
             qi[i] = int32(value + 0x8080)
         low, middle, high, _ = transpose_bytes(qi[0], qi[1], qi[2], qi[3])
         word = int32(lane * 2 + half)
-        st_shared_i32(int32(base + query_place(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
-        st_shared_i32(int32(base + query_place(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
-        last = int32(base + query_place(head, 2, word, k_groups))
+        st_shared_i32(int32(base + query_offset(head, 0, word, k_groups)), int32(low ^ -0x7F7F7F80))
+        st_shared_i32(int32(base + query_offset(head, 1, word, k_groups)), int32(middle ^ -0x7F7F7F80))
+        last = int32(base + query_offset(head, 2, word, k_groups))
         st_shared_i32(last, high)
         if head >= 8:
             st_shared_i32(int32(last + 64), int32(0))
-    record = int32(base + RECORDS + head * HEAD_BYTES)
-    if lane < FACTOR:
+    record = int32(base + RECORDS_OFFSET + head * HEAD_BYTES)
+    if lane < FACTOR_WORD:
         st_shared_i32(int32(record + lane * 4), int32(NO_CELL))
-        st_shared_i32(int32(record + (MAXIMA - RECORDS) + lane * 4), int32(NO_CELL))
-    if lane == FACTOR:
-        st_shared_f32(int32(record + FACTOR * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
-    if lane == POISON:
-        st_shared_i32(int32(record + POISON * 4), int32(0 if finite else 1))
+        st_shared_i32(int32(record + (MAXIMA_OFFSET - RECORDS_OFFSET) + lane * 4), int32(NO_CELL))
+    if lane == FACTOR_WORD:
+        st_shared_f32(int32(record + FACTOR_WORD * 4), scaled(float32(LOG2_UNITS), int32(e - QUERY_BITS)))
+    if lane == POISON_WORD:
+        st_shared_i32(int32(record + POISON_WORD * 4), int32(0 if finite else 1))

@@ -1,8 +1,8 @@
-"""Scores of the exact ``attend`` on tensor cores: dots per group, scores, both maxima.
+"""Scores of the exact ``attend`` on tensor cores: steps 3 to 5 of design section 4.
 
-Design section 4, steps 3 to 5. One product instruction takes 16 cells (its rows) and 8 columns of query limbs. The
-three limbs of 12 heads fill 36 of the 40 columns of five such products, laid out so that one lane receives every limb
-of a score:
+A warp computes the dots of each group, the scores, and both kinds of maxima. One product instruction takes 16 cells
+(its rows) and 8 columns of query limbs. The three limbs of 12 heads fill 36 of the 40 columns of five such products,
+laid out so that one lane receives every limb of a score:
 
 =======  ==========================  ===================================
 product  column 2i                   column 2i + 1
@@ -14,14 +14,16 @@ product  column 2i                   column 2i + 1
 
 Lane 4g + i thus holds cells g and g + 8 of a tile for the heads i, 4 + i and 8 + i. A sum over dims has no order, so K
 is read straight into the registers in which the instruction wants it, 16 bytes a lane, and only the query is permuted.
-Nothing in here waits for another warp.
+No warp waits for another in this file.
 """
 
-from qsa.reference.exact.attend import NO_CELL
-from qsa.reference.exact.scalar import SCORE_LIMIT
+from typing import Any
 
-from ..common.scalar import rounded_dot
+from qsa.reference.exact.attend import NO_CELL
+
+from ..common.scalar import SCORE_LIMIT, rounded_dot
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     floor_s32,
     ld_global_i32_nc,
@@ -33,10 +35,7 @@ from ..toolchain.ptx import (
     red_shared_max_i32,
     st_shared_f32,
 )
-from .query import FULL
-from .shared_memory import FACTOR, HEAD_BYTES, PRODUCTS, TILE
-
-LIMIT = float(SCORE_LIMIT)
+from .shared_memory import FACTOR_WORD, HEAD_BYTES, PRODUCTS, TILE
 
 
 @device_function
@@ -74,7 +73,7 @@ def k_words(raw, pair, step, k_groups):
 @device_function
 def clamped(t, factor):
     """The score: t * factor within +-2^24; a NaN becomes +2^24."""
-    return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(LIMIT)), float32(-LIMIT))
+    return libdevice.fmaxf(libdevice.fminf(libdevice.fmul_rn(t, factor), float32(SCORE_LIMIT)), float32(-SCORE_LIMIT))
 
 
 @device_function
@@ -87,7 +86,7 @@ def load_tile(raw, k_codes, tile, rows, lane, k_groups):
         load_k(raw, pair, k_codes, low, high, int32(lane & 3), k_groups)
 
 
-def make(k_groups, v_groups, mma_s8, once):
+def make(k_groups: int, v_groups: int, mma_s8: Any, once: bool) -> Any:
     """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``; ``once``: no
     warp has more than one tile."""
     per_pair, kinds = k_groups // 4, 1 + v_groups
@@ -113,22 +112,22 @@ def make(k_groups, v_groups, mma_s8, once):
                 )
         if not once:
             load_k(raw, pair, k_codes, low, high, quarter, k_groups)
-        for one in range(per_pair):
-            group = pair * per_pair + one
+        for part in range(per_pair):
+            group = pair * per_pair + part
             for side in range(2):
                 if k_groups == 4:
                     factor_k = scale[side * 4 + group]
                 else:
                     factor_k = ld_shared_f32(int32(k_scale + ((cell + side * 8) * k_groups + group) * 4))
-                i = one * PRODUCTS * 4 + side * 2
+                i = part * PRODUCTS * 4 + side * 2
                 for which in range(3):
                     if which < 2:
                         dot = rounded_dot(dots[i + which], dots[i + 4 + which], dots[i + 8 + which])
                     else:
                         dot = rounded_dot(dots[i + 12], dots[i + 13], dots[i + 16])
                     term = libdevice.fmul_rn(dot, factor_k)
-                    place = side * 3 + which
-                    total[place] = term if group == 0 else libdevice.fadd_rn(total[place], term)
+                    entry = side * 3 + which
+                    total[entry] = term if group == 0 else libdevice.fadd_rn(total[entry], term)
 
     @device_function
     def fold(held, half, lane, distance):
@@ -139,7 +138,7 @@ def make(k_groups, v_groups, mma_s8, once):
             keep, give = held[i], held[i + half]
             if upper:
                 keep, give = give, keep
-            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL, give, distance)))
+            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL_WARP, give, distance)))
 
     @device_function
     def score_cells(
@@ -159,7 +158,7 @@ def make(k_groups, v_groups, mma_s8, once):
         most = cuda.local.array(3, int32)
         most_v = cuda.local.array(v_maxima, int32)
         for i in range(3):
-            factor[i] = ld_shared_f32(int32(records + (quarter + 4 * i) * HEAD_BYTES + FACTOR * 4))
+            factor[i] = ld_shared_f32(int32(records + (quarter + 4 * i) * HEAD_BYTES + FACTOR_WORD * 4))
             most[i] = int32(NO_CELL)
         for i in range(3 * v_groups):
             most_v[i] = int32(NO_CELL)

@@ -1,6 +1,6 @@
-"""Weights and weighted values of the exact ``attend`` on tensor cores.
+"""Weights and weighted values of the exact ``attend`` on tensor cores: steps 6 and 7 of design section 4.
 
-Design section 4, steps 6 and 7. Once the maxima are known every score s becomes one float32, its *power*
+Once the maxima are known every score s becomes one float32, its *power*
 r * 2^(n - top + BIAS) with (r, n) = exp2(s) and top the head's largest n: mass and weights are then roundings of the
 power times constants, since scaling by powers of two is exact, and float32 holds the power of every cell that can
 reach a byte of the output (see ``BIAS``).
@@ -8,14 +8,17 @@ reach a byte of the output (see ``BIAS``).
 A product takes 32 cells (its inner dimension), 16 rows of weight bytes and 8 columns of dims. Four limbs of 12 heads
 fill the rows of three products; lane 4g + i holds, for its cells, limbs 0 to 3 of head g (products 0 and 1) and two
 limbs of head 8 + g / 2 (product 2), so the lane that computes a weight also feeds it to the product, and no weight
-passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells; nothing in here waits for
-another warp.
+passes through memory. A warp owns 64 dims of V and every ``parts``-th step of 32 cells. No warp waits for another in
+this file.
 """
+
+from typing import Any
 
 from qsa.reference.exact.attend import NO_CELL
 
 from ..common.scalar import exp2_fraction, pow2, transpose_bytes
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     float_as_int,
     floor_s32,
@@ -33,7 +36,6 @@ from ..toolchain.ptx import (
     st_shared_v2_i64,
     st_shared_v4_f32,
 )
-from .query import FULL
 from .scores import nibbles
 from .shared_memory import FACTORS_BYTES, HEAD_BYTES, STEP, UNITS
 
@@ -77,7 +79,7 @@ def mass(p):
 
 @device_function
 def store_powers(scores, count, records, head, lane):
-    """One warp, one head: scores [count] in shared memory to powers, in place. Returns the lane's part of the mass.
+    """One warp turns a head's scores [count] in shared memory into powers. Returns the lane's part of the mass.
 
     ``count`` is rounded up to a multiple of 4; the scores there must be set.
     """
@@ -93,7 +95,7 @@ def store_powers(scores, count, records, head, lane):
         st_shared_v4_f32(at, p0, p1, p2, p3)
         total += (mass(p0) + mass(p1)) + (mass(p2) + mass(p3))
     for distance in (16, 8, 4, 2, 1):
-        total += cuda.shfl_xor_sync(FULL, total, distance)
+        total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
     return total
 
 
@@ -120,8 +122,8 @@ def weight_rows(a, row, row_high, scale, factor, factor_high, odd):
     a[2], a[3], a[6], a[7] = limbs_of(int32(row + 64), int32(scale + 64), factor)
     # Lanes of even g compute cells 0 to 15 of head 8 + g / 2, of odd g cells 16 to 31; each needs two limbs of both.
     l0, l1, l2, l3 = limbs_of(row_high, int32(scale + odd * 16), factor_high)
-    other0 = cuda.shfl_xor_sync(FULL, l0 if odd else l2, 4)
-    other1 = cuda.shfl_xor_sync(FULL, l1 if odd else l3, 4)
+    other0 = cuda.shfl_xor_sync(FULL_WARP, l0 if odd else l2, 4)
+    other1 = cuda.shfl_xor_sync(FULL_WARP, l1 if odd else l3, 4)
     a[8] = other0 if odd else l0
     a[9] = other1 if odd else l1
     a[10] = l2 if odd else other0
@@ -160,9 +162,9 @@ def unpack_v(raw, signs, block):
             for part in range(2):
                 x = nibbles(int32(both >> (4 * part)))
                 flipped = int32(x ^ negative)
-                one = int32(negative & 0x01010101)
+                ones = int32(negative & 0x01010101)
                 # Bytes are added without a carry between them.
-                raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + one) ^ (flipped & -0x7F7F7F80))
+                raw[at + 4 * part] = int32(((flipped & 0x7F7F7F7F) + ones) ^ (flipped & -0x7F7F7F80))
 
 
 @device_function
@@ -174,13 +176,13 @@ def lane_base(v_codes, warp, lane, v_groups):
 
 @device_function
 def store_piece(total, unit, staged, warp, lane):
-    """The four sums of a piece to their place in the staging."""
+    """Store the four sums of a piece to the staging."""
     at = int32(staged + ((warp * UNITS + unit) * 64 + lane) * 16)
     st_shared_v2_i64(at, total[0], total[1])
     st_shared_v2_i64(int32(at + 512), total[2], total[3])
 
 
-def make(v_groups, parts, mma_u8):
+def make(v_groups: int, parts: int, mma_u8: Any) -> tuple[Any, Any]:
     """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
     groups = v_groups // 4
     two_factors = 2 * groups
@@ -283,8 +285,8 @@ def make(v_groups, parts, mma_u8):
                 there = column + 2
             k, n = column * 12 + 8 + side, there * 12 + 8 + side
             low, high = acc[k], acc[k + 2]
-            other_low = cuda.shfl_xor_sync(FULL, low if odd else acc[n], 4)
-            other_high = cuda.shfl_xor_sync(FULL, high if odd else acc[n + 2], 4)
+            other_low = cuda.shfl_xor_sync(FULL_WARP, low if odd else acc[n], 4)
+            other_high = cuda.shfl_xor_sync(FULL_WARP, high if odd else acc[n + 2], 4)
             # An even lane holds the low limbs of both columns, an odd one the high limbs.
             total[i] = join_four(
                 other_low if odd else low,

@@ -1,14 +1,15 @@
-"""Parts of the kernel of ``attend_pieces`` that touch no K or V: queries, rows, weights, what a piece leaves.
+"""Parts of the kernel of partial.py that touch no K or V: queries, rows, weights, what a piece leaves.
 
 A block's shared memory, in bytes from its start: the heads' queries, their sums, the values being summed, the scores of
 a chunk, its rows, four numbers a head (maximum, sum, factor of what was summed before, poison), a pool's fields.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..attend_exact.shared_memory import POOL_FIELDS
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ex2_approx,
     global_base,
@@ -22,7 +23,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
     st_shared_v4_f32,
 )
-from .lanes import ALL, rotation, row_of
+from .lanes import rotation, row_of
 
 CHUNK = 64
 """Cells of a chunk: eight for each of the eight sets of lanes that a thread block has."""
@@ -33,8 +34,8 @@ TOGETHER = 4
 EMPTY = -3.4028234663852886e38
 
 
-class Places(NamedTuple):
-    """Where things lie in a block's shared memory, in bytes; ``half`` and ``head``: half a head's dims and all."""
+class Offsets(NamedTuple):
+    """Offsets in a block's shared memory, in bytes. ``half`` and ``head`` are sizes: half a head's dims, and all."""
 
     half: int
     head: int
@@ -50,8 +51,8 @@ class Places(NamedTuple):
     end: int
 
 
-def places_of(group, dim):
-    """:class:`Places` of a block of ``group`` heads of ``dim`` dims."""
+def offsets_of(group: int, dim: int) -> Offsets:
+    """:class:`Offsets` of a block of ``group`` heads of ``dim`` dims."""
     head = dim * 4
     sums = group * head
     buffer = sums + group * head
@@ -59,17 +60,17 @@ def places_of(group, dim):
     rows = weights + group * CHUNK * 4
     tops = rows + CHUNK * 4
     masses, fades, poison, fields = (tops + i * group * 4 for i in range(1, 5))
-    return Places(
+    return Offsets(
         dim * 2, head, sums, buffer, weights, rows, tops, masses, fades, poison, fields, fields + 8 * POOL_FIELDS
     )
 
 
-def parts_of(group, dim, rotated):
+def parts_of(group: int, dim: int, rotated: bool) -> tuple[Any, Any, Any, Any, Any]:
     """(load_queries, weigh, look_up, partial_row, finish) of the kernel for ``group`` heads of ``dim`` dims;
     ``rotated``: K is."""
     lanes = dim // 8
     rotate = rotation(lanes)
-    half, head_bytes, _, _, weights, rows_at, tops, masses, fades, poison, fields, _ = places_of(group, dim)
+    half, head_bytes, _, _, weights, rows_at, tops, masses, fades, poison, fields, _ = offsets_of(group, dim)
 
     @device_function
     def load_queries(base, shared, lane, part):
@@ -86,7 +87,7 @@ def parts_of(group, dim, rotated):
             for i in range(8):
                 bad = bad or not (abs(x[i]) < float32(math.inf))
             # The lanes of this head are one part of the warp, or all of it.
-            votes = int64(cuda.ballot_sync(ALL, bad)) >> ((part * lanes) & 31)
+            votes = int64(cuda.ballot_sync(FULL_WARP, bad)) >> ((part * lanes) & 31)
             if head < group:
                 to = int32(shared + head * head_bytes + lane * 16)
                 st_shared_v4_f32(to, x[0], x[1], x[2], x[3])
@@ -99,18 +100,18 @@ def parts_of(group, dim, rotated):
     def weigh(shared, head, lane, fresh):
         """One warp: a head's scores to weights, its maximum and sum brought up to date. ``fresh``: the piece begins."""
         at = int32(shared + weights + (head * CHUNK + lane) * 4)
-        place = int32(shared + rows_at + lane * 4)
-        s0 = ld_shared_f32(at) if ld_shared_i32(place) >= 0 else float32(EMPTY)
-        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(place + 128)) >= 0 else float32(EMPTY)
+        row_at = int32(shared + rows_at + lane * 4)
+        s0 = ld_shared_f32(at) if ld_shared_i32(row_at) >= 0 else float32(EMPTY)
+        s1 = ld_shared_f32(int32(at + 128)) if ld_shared_i32(int32(row_at + 128)) >= 0 else float32(EMPTY)
         before = float32(EMPTY)
         mass = float32(0)
         if lane == 0 and not fresh:
             before = ld_shared_f32(int32(shared + tops + head * 4))
             mass = ld_shared_f32(int32(shared + masses + head * 4))
-        before = cuda.shfl_sync(ALL, before, 0)
+        before = cuda.shfl_sync(FULL_WARP, before, 0)
         top = max(max(s0, s1), before)
         for distance in (16, 8, 4, 2, 1):
-            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
+            top = max(top, cuda.shfl_xor_sync(FULL_WARP, top, distance))
         e0 = ex2_approx(s0 - top) if s0 > float32(EMPTY) else float32(0)
         e1 = ex2_approx(s1 - top) if s1 > float32(EMPTY) else float32(0)
         fade = ex2_approx(before - top) if before > float32(EMPTY) else float32(0)
@@ -118,7 +119,7 @@ def parts_of(group, dim, rotated):
         st_shared_f32(int32(at + 128), e1)
         total = e0 + e1
         for distance in (16, 8, 4, 2, 1):
-            total += cuda.shfl_xor_sync(ALL, total, distance)
+            total += cuda.shfl_xor_sync(FULL_WARP, total, distance)
         if lane == 0:
             st_shared_f32(int32(shared + tops + head * 4), top)
             st_shared_f32(int32(shared + masses + head * 4), mass * fade + total)
@@ -147,8 +148,8 @@ def parts_of(group, dim, rotated):
     def finish(scratch, n_pieces, g, n_head_kv, piece, head, top, mass):
         """Maximum and sum of one head's piece to the scratch."""
         each = int64(n_pieces) * n_head_kv * group
-        place = (int64(g) * n_pieces + piece) * group + head
-        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + place) * 4
+        index = (int64(g) * n_pieces + piece) * group + head
+        at = partial_row(scratch, n_pieces, n_head_kv) + (each * dim + index) * 4
         st_global_f32(at, top)
         st_global_f32(at + each * 4, mass)
 

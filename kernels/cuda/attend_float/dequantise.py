@@ -1,10 +1,12 @@
 """Cells of a pool as the float ``attend`` reads them: eight dims of one cell to a lane, widened to float32.
 
-A cell has a row in the pool, (page * n_head_kv + KV head) * page_size + place in the page, and each side keeps
+A cell has a row in the pool, (page * n_head_kv + KV head) * page_size + position in the page, and each side keeps
 ``codes`` [rows, bytes] and ``scale`` [rows, groups] (``reference.kv.Side``). Dequantised values are exact in float32: a
 code has at most 8 bits, a scale 11. The bytes of a cell that is not selected never reach a result: row 0 is read in its
 place, and its values are replaced by 0.
 """
+
+from typing import Any
 
 from ..toolchain.compiler import device_function, float32, int32, int64
 from ..toolchain.ptx import (
@@ -15,8 +17,6 @@ from ..toolchain.ptx import (
     ld_global_v4_i32_nc,
     prmt,
 )
-
-CODINGS = ("int8", "q4_0", "fp16")
 
 TWO_23 = 0x4B000000
 """Bits of 2^23: with an integer below 2^23 in the low bytes, the float 2^23 + that integer."""
@@ -107,7 +107,7 @@ def _fp16(dim):
     return load, widen
 
 
-def cells_of(coding, dim):
+def cells_of(coding: str, dim: int) -> tuple[Any, Any]:
     """Device functions (load, widen) for ``dim`` dims a head; lane l has the dims 8 l to 8 l + 7 of a cell.
 
     ``load(codes, scale, row, lane)``: what the lane reads of the cell, from the addresses of codes and scales.

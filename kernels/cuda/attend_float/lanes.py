@@ -3,10 +3,11 @@
 Eight dims of a head or cell to a lane, so ``lanes`` = head_dim / 8 lanes of a warp, or all of it, hold one.
 """
 
-from ..toolchain.compiler import cuda, device_function, float32, int32, int64
-from ..toolchain.ptx import ld_global_i32_nc, ld_shared_v4_f32
+from typing import Any
 
-ALL = 0xFFFFFFFF
+from ..toolchain.compiler import cuda, device_function, float32, int32, int64
+from ..toolchain.constants import FULL_WARP
+from ..toolchain.ptx import ld_global_i32_nc, ld_shared_v4_f32
 
 
 @device_function
@@ -27,7 +28,7 @@ def dot(x, low, high):
 def _exchange(upper, x, y, stride):
     """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
     kept, sent = (y, x) if upper else (x, y)
-    return kept + cuda.shfl_xor_sync(ALL, sent, stride)
+    return kept + cuda.shfl_xor_sync(FULL_WARP, sent, stride)
 
 
 @device_function
@@ -36,7 +37,7 @@ def weighted(w, v0, v1, v2, v3, v4, v5, v6, v7):
     return low + (w[4] * v4 + w[5] * v5 + w[6] * v6 + w[7] * v7)
 
 
-def rotation(lanes):
+def rotation(lanes: int) -> Any:
     """``rotate(x, lane)``: the rotation of 8 * ``lanes`` dims, eight to a lane in the local array ``x``, in place.
 
     The reference's butterflies in its order, so its bits (``reference.formats.rotate``).
@@ -54,7 +55,7 @@ def rotation(lanes):
             x[i], x[i + 4] = x[i] + x[i + 4], x[i] - x[i + 4]
         for stride in strides:
             for i in range(8):
-                other = cuda.shfl_xor_sync(ALL, x[i], stride)
+                other = cuda.shfl_xor_sync(FULL_WARP, x[i], stride)
                 x[i] = other - x[i] if lane & stride else x[i] + other
         for i in range(8):
             x[i] = x[i] * float32(factor)
@@ -62,7 +63,7 @@ def rotation(lanes):
     return rotate
 
 
-def sums_together(lanes):
+def sums_together(lanes: int) -> Any:
     """``reduce(lane, s0..s7)``: eight sums over ``lanes`` lanes; lane l is given that of number l // (lanes / 8)."""
     first, second, third = lanes // 2, lanes // 4, lanes // 8
     rest = tuple(third >> i for i in range(1, third.bit_length()))
@@ -76,7 +77,7 @@ def sums_together(lanes):
         s0, s1 = _exchange(upper, s0, s2, second), _exchange(upper, s1, s3, second)
         total = _exchange(lane & third != 0, s0, s1, third)
         for stride in rest:
-            total += cuda.shfl_xor_sync(ALL, total, stride)
+            total += cuda.shfl_xor_sync(FULL_WARP, total, stride)
         return total
 
     return reduce
@@ -89,10 +90,10 @@ def row_of(cell, table, capacity, page_size, n_head_kv, g):
         return int32(-1)
     if page_size & (page_size - 1) == 0:
         # A 64-bit division takes as long as the load behind it.
-        page, place = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
+        page, offset = int32(cell >> (31 - cuda.clz(page_size))), int32(cell & (page_size - 1))
     else:
-        page, place = int32(cell // page_size), int32(cell % page_size)
+        page, offset = int32(cell // page_size), int32(cell % page_size)
     physical = ld_global_i32_nc(table + int64(page) * 4)
     if physical < 0:
         return int32(-1)
-    return int32((physical * n_head_kv + g) * page_size + place)
+    return int32((physical * n_head_kv + g) * page_size + offset)

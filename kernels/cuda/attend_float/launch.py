@@ -16,21 +16,23 @@ bits must not depend on its batch. Slots of different formats take a launch per 
 read on the device: a captured graph follows them. Source: design section 8.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from qsa.reference.geometry import Geometry
 
 from ...ops import MAX_SPLITS, refuse
 from ...switches import switches
 from ..common.pools import NAME, checked, pool_fields, sets_of
+from ..device.containers import CODINGS, DeviceKV
 from ..toolchain.compiler import address, array_module, launch, properties
-from .chunk import CHUNK, places_of
-from .dequantise import CODINGS
+from ..toolchain.constants import MAX_GRID_YZ
+from ..toolchain.host import DeviceArray
+from .chunk import CHUNK, offsets_of
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
 
 DIMS = (64, 256)
-
-MAX_ROWS = 65535
-"""Rows of one launch at most: the last axis of a grid."""
 
 MERGE_ACTIVE_ROWS = 8
 """Rows of a call at most for which STRATA_ATTN_MERGE_ACTIVE narrows the merge."""
@@ -39,13 +41,13 @@ OWN_SCRATCH = 256 << 20
 """Bytes of scratch that a call without one takes at most, unless one row needs more."""
 
 
-def pieces_of(cap, splits=None):
+def pieces_of(cap: int, splits: int | None = None) -> int:
     """Pieces of a row whose ids have room for ``cap`` cells: chunks of 64, or ``splits`` if that is fewer."""
     chunks = max(1, -(-cap // CHUNK))
     return chunks if splits is None else min(chunks, splits)
 
 
-def scratch_shape(rows, cap, geometry, splits=None):
+def scratch_shape(rows: int, cap: int, geometry: Geometry, splits: int | None = None) -> tuple[int]:
     """Shape of the float32 scratch that holds the partials of ``rows`` rows at once."""
     return (rows * row_floats(geometry, pieces_of(cap, splits)),)
 
@@ -58,7 +60,7 @@ def _blocks(pieces, rows, n_head_kv, multiprocessors):
 
 def _shared(geometry):
     """Bytes of shared memory that a block of pieces needs."""
-    return places_of(geometry.group, geometry.head_dim).end
+    return offsets_of(geometry.group, geometry.head_dim).end
 
 
 def _refusal(kvs, schedule, scratch, needed):
@@ -83,18 +85,18 @@ def _refusal(kvs, schedule, scratch, needed):
 class _Launches(NamedTuple):
     """What the launches of one call share."""
 
-    q: object
-    ids: object
-    steps: object
-    slots: object
-    scratch: object
-    out: object
+    q: DeviceArray
+    ids: DeviceArray
+    steps: DeviceArray
+    slots: DeviceArray
+    scratch: DeviceArray
+    out: DeviceArray
     cap: int
     pieces: int
     splits: int
-    stream: object
+    stream: Any
 
-    def run(self, kvs, first_row, rows):
+    def run(self, kvs: Sequence[DeviceKV], first_row: int, rows: int) -> None:
         """Pieces, then merge, of ``rows`` rows."""
         g = kvs[0].pool.geometry
         blocks = self.pieces
@@ -143,7 +145,18 @@ class _Launches(NamedTuple):
             )
 
 
-def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", splits=None, scratch=None, stream=None):
+def attend_float(
+    q: DeviceArray,
+    kv: DeviceKV | Sequence[DeviceKV],
+    ids: DeviceArray,
+    steps: DeviceArray,
+    slots: DeviceArray | None = None,
+    out: DeviceArray | None = None,
+    schedule: str = "batch",
+    splits: int | None = None,
+    scratch: DeviceArray | None = None,
+    stream: Any = None,
+) -> DeviceArray | Literal[False]:
     """Float attention of every row over its selected cells; all arrays on the device, C-contiguous.
 
     q         [rows, n_head, head_dim] float32, normed and rotated by position
@@ -177,7 +190,7 @@ def attend_float(q, kv, ids, steps, slots=None, out=None, schedule="batch", spli
     reason = _refusal(kvs, schedule, scratch, together * each)
     if reason:
         return refuse(NAME, reason)
-    together = min(together, MAX_ROWS)
+    together = min(together, MAX_GRID_YZ)
     out = array_module().empty(q.shape, "float32") if out is None else out
     if rows == 0:
         return out

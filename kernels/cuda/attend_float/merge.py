@@ -6,7 +6,13 @@ not read. With ``active`` the fold ends at the last piece that the row's width r
 so the bits are the same. Source: design section 8, STRATA_ATTN_MERGE_ACTIVE.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
+from qsa.reference.geometry import Geometry
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     ex2_approx,
     global_base,
@@ -19,17 +25,16 @@ from ..toolchain.ptx import (
 )
 from ..toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
 from .chunk import EMPTY
-from .lanes import ALL
 from .partial import reached
 
 
-def row_floats(geometry, pieces):
+def row_floats(geometry: Geometry, pieces: int) -> int:
     """Floats of scratch that the partials of one row take."""
     return pieces * geometry.n_head * (geometry.head_dim + 2)
 
 
 @specialised
-def merge_kernel(group, dim, rotated):
+def merge_kernel(group: int, dim: int, rotated: bool) -> Any:
     """The kernel for ``group`` heads of ``dim`` dims to a KV head; ``rotated``: V is, and the output is rotated back.
 
     Its arguments: ``scratch``, ``steps`` [rows, 4], ``slots`` [rows], ``out`` [rows, n_head, dim], the first slot and
@@ -54,7 +59,7 @@ def merge_kernel(group, dim, rotated):
         """The rotation over the lanes of the block, in the reference's order."""
         for stride in strides:
             if stride < 32:
-                other = cuda.shfl_xor_sync(ALL, x, stride)
+                other = cuda.shfl_xor_sync(FULL_WARP, x, stride)
             else:
                 cuda.syncthreads()
                 st_shared_f32(int32(shared + others + thread * 4), x)
@@ -89,7 +94,7 @@ def merge_kernel(group, dim, rotated):
             top = max(top, ld_global_f32(tops + int64(c) * (group * 4)))
             c = int32(c + dim)
         for distance in (16, 8, 4, 2, 1):
-            top = max(top, cuda.shfl_xor_sync(ALL, top, distance))
+            top = max(top, cuda.shfl_xor_sync(FULL_WARP, top, distance))
         if thread & 31 == 0:
             st_shared_f32(int32(shared + others + (thread >> 5) * 4), top)
         cuda.syncthreads()
@@ -134,7 +139,7 @@ def merge_kernel(group, dim, rotated):
     return merge
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F1, I2, I1, F3, *["int64"] * 7)
     for rotated in (False, True):

@@ -16,9 +16,12 @@ is not finite makes its head's sum NaN. Source: design section 8.
 """
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from ..attend_exact.gather import field
 from ..attend_exact.shared_memory import POOL_FIELDS
+from ..common.scalar import NAN_BITS, SCORE_LIMIT
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from ..toolchain.ptx import (
     global_base,
@@ -37,12 +40,9 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
 )
 from ..toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
-from .chunk import CHUNK, EMPTY, TOGETHER, parts_of, places_of
+from .chunk import CHUNK, EMPTY, TOGETHER, offsets_of, parts_of
 from .dequantise import cells_of
 from .lanes import dot, eight_of, sums_together, weighted
-
-LIMIT = float(1 << 24)
-NAN = 0x7FC00000
 
 
 @device_function
@@ -56,11 +56,11 @@ def reached(width, splits):
 
 
 @specialised
-def pieces_kernel(group, dim, k_coding, v_coding):
+def pieces_kernel(group: int, dim: int, k_coding: str, v_coding: str) -> Any:
     """The kernel for ``group`` heads of ``dim`` dims (64 or 256) to a KV head, K and V in these codings.
 
     Its arguments: ``q`` [rows, n_head, dim], ``ids`` [rows, cap], ``steps`` [rows, 4], ``slots`` [rows], ``scratch``
-    (``attend_merge`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the first
+    (``merge.py`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the first
     pool and the number of pools (0: one, which every row reads), the first row, ``cap``, the pieces of a row in the
     scratch, and ``splits``. Grid (blocks, n_head_kv, rows); the blocks of a row share its pieces.
     """
@@ -72,7 +72,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     # V is fetched with K where registers last.
     early = k_coding == v_coding == "int8"
     factor = math.log2(math.e) / math.sqrt(dim)
-    half, head_bytes, sums, buffer, weights, rows_at, tops, masses, fades, poison, fields, _ = places_of(group, dim)
+    half, head_bytes, sums, buffer, weights, rows_at, tops, masses, fades, poison, fields, _ = offsets_of(group, dim)
     load_queries, weigh, look_up, partial_row, finish = parts_of(group, dim, k_coding == "q4_0")
     # A last batch of fewer heads needs a test for each.
     whole = group % TOGETHER == 0
@@ -154,7 +154,8 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                         dot(x7, low, high),
                     )
                     if lane & (cells_lane - 1) == 0:
-                        s = libdevice.fmaxf(libdevice.fminf(total * float32(factor), float32(LIMIT)), float32(-LIMIT))
+                        s = libdevice.fminf(total * float32(factor), float32(SCORE_LIMIT))
+                        s = libdevice.fmaxf(s, float32(-SCORE_LIMIT))
                         st_shared_f32(int32(to + head * (CHUNK * 4)), s)
                 cuda.syncthreads()
                 head = warp
@@ -173,7 +174,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 y4, y5, y6, y7 = widen_v(v4, lane), widen_v(v5, lane), widen_v(v6, lane), widen_v(v7, lane)
                 for together in range(0, group, TOGETHER):
                     for i in range(TOGETHER):
-                        # Beyond the last head: its values again, to a place that nobody reads.
+                        # Beyond the last head: its values again, to memory that nobody reads.
                         head = together + i if whole else min(together + i, group - 1)
                         w = eight_of(int32(shared + weights + (head * CHUNK + part * 8) * 4))
                         to = int32(shared + buffer + (i * 8 + part) * head_bytes + lane * 16)
@@ -216,7 +217,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
                 top = ld_shared_f32(int32(shared + tops + thread * 4))
                 mass = ld_shared_f32(int32(shared + masses + thread * 4))
                 if top > float32(EMPTY) and ld_shared_i32(int32(shared + poison + thread * 4)) != 0:
-                    mass = int_as_float(int32(NAN))
+                    mass = int_as_float(int32(NAN_BITS))
                 finish(scratch, int32(n_pieces), g, n_head_kv, piece, thread, top, mass)
             cuda.syncthreads()
             piece = int32(piece + cuda.gridDim.x)
@@ -224,7 +225,7 @@ def pieces_kernel(group, dim, k_coding, v_coding):
     return pieces
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each.
 
     Two blocks a multiprocessor leave 128 registers; the older targets keep addresses in more of them.

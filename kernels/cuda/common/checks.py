@@ -1,20 +1,24 @@
 """Checks of device arrays and schedules that the operations share."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from ...ops import check_schedule, check_splits
+from ..device.containers import DeviceKV
 from ..toolchain.compiler import address, array_module
 
 __all__ = ["check_array", "check_schedule", "check_splits", "listed"]
 
 
-def listed(kv):
+def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
     """The list of DeviceKVs that ``kv`` is, or is one of. Raises ValueError on none."""
-    kvs = list(kv) if isinstance(kv, (list, tuple)) else [kv]
+    kvs = list(kv) if isinstance(kv, Sequence) else [kv]
     if not kvs:
         raise ValueError(f"kv: {kv}: must be a DeviceKV, or a list of one or more")
     return kvs
 
 
-def check_array(name, array, dtype, shape, alignment=16):
+def check_array(name: str, array: Any, dtype: str, shape: Sequence[int], alignment: int = 16) -> None:
     """Raises ValueError unless the device array ``array`` has ``dtype`` and ``shape``, is C-contiguous and starts at a
     multiple of ``alignment`` bytes: 16, as vector loads want it, unless its elements are read one by one."""
     if not isinstance(array, array_module().ndarray):

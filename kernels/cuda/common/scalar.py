@@ -8,6 +8,7 @@ float64: where the reference scales by way of float64 to round once, :func:`scal
 from qsa.reference.exact import scalar as exact
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, libdevice
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import float_as_int, floor_s32, int_as_float, prmt
 
 NAN_BITS = 0x7FC00000
@@ -18,13 +19,11 @@ LEAST_NORMAL_BITS = 0x00800000
 C1, C2, C3, C4, C5, C6 = exact.EXP2
 L0, L1, L2, L3, L4, L5, L6, L7, L8 = exact.LOG2
 LOG2_E, LN_2, EXP_LIMIT = float(exact.LOG2_E), float(exact.LN_2), float(exact.EXP_LIMIT)
+SCORE_LIMIT = float(exact.SCORE_LIMIT)
 ROOT_HALF, QUERY_BITS = exact.ROOT_HALF, exact.QUERY_BITS
 
 EXP_SHIFT = 200
 """Beyond 2^+-200 a fraction in 1..2 is inf or 0 in float32, so :func:`exp` shifts no further."""
-
-ALL = 0xFFFFFFFF
-"""Mask of all lanes of a warp."""
 
 
 @device_function
@@ -165,16 +164,16 @@ def warp_sum(x):
 
     A lane that holds column l of 32 (entries l, l + 32, ... from +0 on, ascending) gets the tree of 32 columns.
     """
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 16))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 8))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 4))
-    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 2))
-    return libdevice.fadd_rn(x, cuda.shfl_xor_sync(ALL, x, 1))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 16))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 8))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 4))
+    x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 2))
+    return libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 1))
 
 
 @device_function
 def warp_max(x):
     """Largest of the 32 lanes' int32 x, in every lane."""
     for stride in (16, 8, 4, 2, 1):
-        x = max(x, int32(cuda.shfl_xor_sync(ALL, x, stride)))
+        x = max(x, int32(cuda.shfl_xor_sync(FULL_WARP, x, stride)))
     return int32(x)

@@ -4,11 +4,13 @@ A kernel's arguments are integers alone. One build of it serves every layout and
 wrap an array.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..toolchain.compiler import address, array_module
+from ..toolchain.host import DeviceArray
 
 THREADS = 256
 PER_THREAD = 4
@@ -27,28 +29,28 @@ class View(NamedTuple):
     step: int
 
     @property
-    def place(self):
-        """What a kernel needs to find an element: address and strides."""
+    def layout(self) -> tuple[int, int, int]:
+        """(address, row, step): what a kernel needs to find an element."""
         return self.address, self.row, self.step
 
-    def stretched(self, middle):
+    def stretched(self, middle: int) -> tuple[int, int, int]:
         """(address, row, step) where the middle axis counts ``middle``, of which a view with one has all alike."""
         return self.address, self.row, self.step if self.middle == middle else 0
 
 
-def check_float(name, x):
+def check_float(name: str, x: Any) -> None:
     """Raises ValueError unless ``x`` is a float32 array of the device."""
     if not isinstance(x, array_module().ndarray) or x.dtype != np.float32:
         kind = getattr(x, "dtype", None)
         raise ValueError(f"{name}: {type(x).__name__} {kind}: must be a device array of float32")
 
 
-def empty(shape):
+def empty(shape: Sequence[int]) -> DeviceArray:
     """A new C-contiguous float32 array of the device; its values are unset."""
     return array_module().empty(shape, np.float32)
 
 
-def view(name, x):
+def view(name: str, x: DeviceArray) -> View:
     """:class:`View` of ``x`` float32 on the device: [n], [rows, n], [rows, middle, n] with any strides of all but the
     last axis, or C-contiguous of any shape, then [rows, 1, all the rest].
 
@@ -61,7 +63,7 @@ def view(name, x):
     if len(shape) == 2 and together:
         return View(address(x), shape[0], 1, shape[1], strides[0], 0)
     if len(shape) == 3 and together:
-        return View(address(x), *shape, strides[0], strides[1])
+        return View(address(x), shape[0], shape[1], shape[2], strides[0], strides[1])
     if not x.flags.c_contiguous or not shape:
         raise ValueError(f"{name}: shape {shape}, strides {strides}: the last axis must be contiguous")
     rows = shape[0] if len(shape) > 1 else 1
@@ -69,18 +71,18 @@ def view(name, x):
     return View(address(x), rows, 1, n, 4 * n, 0)
 
 
-def check_shape(name, x, shape):
+def check_shape(name: str, x: DeviceArray, shape: Sequence[int]) -> None:
     """Raises ValueError unless ``x`` has ``shape``."""
     if tuple(x.shape) != tuple(shape):
         raise ValueError(f"{name}: shape {tuple(x.shape)}: must be {tuple(shape)}")
 
 
-def float_bits(value):
+def float_bits(value: float) -> int:
     """The bits of float32(``value``) as an integer: a Python float would reach the kernel as a float64."""
     return int(np.float32(value).view(np.int32))
 
 
-def element_grid(rows, middle, n):
+def element_grid(rows: int, middle: int, n: int) -> tuple[tuple[int, int, int], int]:
     """(grid, threads) of :data:`PER_THREAD` elements a thread over [rows, middle, n]: rows are the grid's first axis,
     which alone takes more than 65,535."""
     threads = min(THREADS, -(-n // (32 * PER_THREAD)) * 32)

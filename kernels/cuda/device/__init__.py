@@ -1,6 +1,6 @@
 """What lies on the device and is not a kernel: containers of K/V and index, scratch, graphs, guarded buffers."""
 
-from .containers import CODINGS, SLOT_FIELDS, DeviceIndex, DeviceKV, read_kv, slot_table, to_device, to_host
+from .containers import CODINGS, SLOT_FIELDS, DeviceIndex, DeviceKV, DevicePool, read_kv, slot_table, to_device, to_host
 from .graphs import Graph, Program, Staging, program_stream
 from .scratch import GUARD, Guarded, StreamScratch
 
@@ -10,6 +10,7 @@ __all__ = [
     "SLOT_FIELDS",
     "DeviceIndex",
     "DeviceKV",
+    "DevicePool",
     "Graph",
     "Guarded",
     "Program",

@@ -6,17 +6,22 @@ row of a slot table (:func:`slot_table`), so that any number of slots costs one 
 """
 
 import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV, Pool, Side
 from qsa.reference.kv import read_kv as _read_kv
 
 from ..toolchain.compiler import address, array_module, as_numpy, pinned
+from ..toolchain.host import DeviceArray
 
 CODINGS = ("int8", "q4_0", "fp16")
-"""Codings that a device pool may have; a slot table holds their places in this tuple."""
+"""Codings that a device pool may have; a slot table holds their indices in this tuple."""
 
 SLOT_FIELDS = (
     "k_codes",
@@ -33,29 +38,38 @@ SLOT_FIELDS = (
     "k_coding",
     "v_coding",
 )
-"""Columns of a slot table: addresses (0 where there is no host copy), sizes, places in :data:`CODINGS`."""
+"""Columns of a slot table: addresses (0 where there is no host copy), sizes, indices in :data:`CODINGS`."""
+
+
+@dataclass
+class DevicePool:
+    """Physical pages of K and V on the device: a ``reference.kv.Pool`` whose sides hold device arrays."""
+
+    format: str
+    n_pages: int
+    page_size: int
+    geometry: Geometry
+    k: Side
+    v: Side
 
 
 class DeviceKV:
-    """K and V of one slot on the device; as ``reference.kv.PagedKV`` but for where its arrays lie.
+    """K and V of one slot on the device: a ``reference.kv.PagedKV`` of device arrays.
 
-    ``pool`` has ``k`` and ``v`` as :class:`reference.kv.Side` of device arrays; ``table`` [logical pages] int32 on the
-    device, to be changed in place; ``host`` a :class:`reference.kv.Pool` in page-locked memory, or None. Raises
-    ValueError on format ``f64``, which exists in the reference alone.
+    pool   a :class:`DevicePool`
+    table  [logical pages] int32 on the device, to be changed in place
+    host   a ``reference.kv.Pool`` in page-locked memory, or None
+
+    Raises ValueError on format ``f64``, which exists in the reference alone.
     """
 
-    def __init__(self, kv: PagedKV):
+    def __init__(self, kv: PagedKV) -> None:
         xp = array_module()
         pool = kv.pool
         if pool.k.coding not in CODINGS:
             raise ValueError(f"format = {pool.format!r}: a device pool is int8, q4_0, k8v4 or fp16")
-        self.format, self.n_pages, self.page_size, self.geometry = (
-            pool.format,
-            pool.n_pages,
-            pool.page_size,
-            pool.geometry,
-        )
-        self.k, self.v = (Side(side.coding, xp.array(side.codes), xp.array(side.scale)) for side in (pool.k, pool.v))
+        k, v = (Side(side.coding, xp.array(side.codes), xp.array(side.scale)) for side in (pool.k, pool.v))
+        self.pool = DevicePool(pool.format, pool.n_pages, pool.page_size, pool.geometry, k, v)
         self.table = xp.array(kv.table)
         self.host, self._host_views = None, ()
         if kv.host is not None:
@@ -69,33 +83,35 @@ class DeviceKV:
                 views += [codes_view, scale_view]
             self.host.k, self.host.v = sides
             self._host_views = tuple(views)
-        self._slot_tables = {}
+        self._slot_tables: dict[tuple[int, ...], tuple[list[weakref.ref], DeviceArray]] = {}
 
     @property
-    def pool(self):
-        """The pool: this object itself, which has a pool's fields."""
-        return self
-
-    @property
-    def capacity(self):
+    def capacity(self) -> int:
         """Cells that the page table can address."""
-        return self.table.size * self.page_size
+        return self.table.size * self.pool.page_size
 
-    def slot_row(self):
+    def slot_row(self) -> np.ndarray:
         """This slot's row of a slot table, int64 [13]."""
-        arrays = [self.k.codes, self.k.scale, self.v.codes, self.v.scale, self.table]
+        pool = self.pool
+        arrays = [pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale, self.table]
         host = list(self._host_views) or [None] * 4
         addresses = [0 if a is None or a.size == 0 else address(a) for a in (*arrays, *host)]
-        codings = [CODINGS.index(side.coding) for side in (self.k, self.v)]
-        return np.array([*addresses, self.page_size, self.table.size, *codings], np.int64)
+        codings = [CODINGS.index(side.coding) for side in (pool.k, pool.v)]
+        return np.array([*addresses, pool.page_size, self.table.size, *codings], np.int64)
 
 
 class DeviceIndex:
     """The indexer's buffers of one slot on the device, with the fields of ``reference.index.Index``."""
 
     NAMES = ("tail", "dead", "pooled", "weight", "rope", "rope0")
+    tail: DeviceArray
+    dead: DeviceArray
+    pooled: DeviceArray
+    weight: DeviceArray
+    rope: DeviceArray
+    rope0: DeviceArray
 
-    def __init__(self, index: Index):
+    def __init__(self, index: Index) -> None:
         if index.pooled.dtype != np.float32:
             raise ValueError(f"index: {index.pooled.dtype}: a device index is float32")
         xp = array_module()
@@ -104,12 +120,12 @@ class DeviceIndex:
             setattr(self, name, xp.array(getattr(index, name)))
 
     @property
-    def max_blocks(self):
+    def max_blocks(self) -> int:
         """Blocks that fit, the spare one included."""
         return len(self.pooled)
 
 
-def slot_table(kvs):
+def slot_table(kvs: Sequence[DeviceKV]) -> DeviceArray:
     """Slot table int64 [slots, 13] on the device of a list of :class:`DeviceKV`; made once per list of slots.
 
     Make it, by one call of the operation, before a graph capture.
@@ -122,25 +138,26 @@ def slot_table(kvs):
     return found[1]
 
 
-def to_device(x):
+def to_device(x: Any) -> Any:
     """A copy on the device of a NumPy array, a PagedKV, an Index, or a list of them; None stays."""
     if isinstance(x, PagedKV):
         return DeviceKV(x)
     if isinstance(x, Index):
         return DeviceIndex(x)
     if isinstance(x, (list, tuple)):
-        return [to_device(one) for one in x]
+        return [to_device(item) for item in x]
     return None if x is None else array_module().array(x)
 
 
-def to_host(x):
+def to_host(x: Any) -> Any:
     """The inverse of :func:`to_device`: NumPy arrays and the reference's containers; waits for the device."""
     if isinstance(x, DeviceKV):
-        pool = Pool(x.format, x.n_pages, x.page_size, x.geometry)
-        pool.k, pool.v = (Side(s.coding, as_numpy(s.codes), as_numpy(s.scale)) for s in (x.k, x.v))
+        there = x.pool
+        pool = Pool(there.format, there.n_pages, there.page_size, there.geometry)
+        pool.k, pool.v = (Side(s.coding, as_numpy(s.codes), as_numpy(s.scale)) for s in (there.k, there.v))
         host = None
         if x.host is not None:
-            host = Pool(x.format, x.host.n_pages, x.page_size, x.geometry)
+            host = Pool(there.format, x.host.n_pages, there.page_size, there.geometry)
             host.k, host.v = (Side(s.coding, s.codes.copy(), s.scale.copy()) for s in (x.host.k, x.host.v))
         return PagedKV(pool, as_numpy(x.table), host)
     if isinstance(x, DeviceIndex):
@@ -150,10 +167,10 @@ def to_host(x):
             setattr(index, name, as_numpy(getattr(x, name)))
         return index
     if isinstance(x, (list, tuple)):
-        return [to_host(one) for one in x]
+        return [to_host(item) for item in x]
     return None if x is None else as_numpy(x)
 
 
-def read_kv(kv, cells):
+def read_kv(kv: DeviceKV, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """The logical ``cells`` of a :class:`DeviceKV`, as ``reference.kv.read_kv`` gives them, on the host."""
     return _read_kv(to_host(kv), cells)

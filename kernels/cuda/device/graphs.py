@@ -3,8 +3,12 @@
 Without a device (the simulator) a program is carried out every time, over the same buffers.
 """
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import numpy as np
 
+from ..common.views import THREADS
 from ..toolchain.compiler import address, array_module, cuda, int32, int64, kernel, launch, pinned
 from ..toolchain.ptx import ld_global_i64, st_global_i64
 from ..toolchain.ptx_rows import PtxRow, signature_of
@@ -12,8 +16,6 @@ from ..toolchain.ptx_rows import PtxRow, signature_of
 WORD = 8
 ALIGNED = 16
 """Bytes to a multiple of which every array of a staging is aligned: what vector loads want."""
-
-THREADS = 256
 
 
 @kernel()
@@ -30,10 +32,10 @@ class Staging:
     ``arrays``: name -> NumPy array, for shapes and dtypes. :attr:`arrays` are those on the device: name -> array.
     """
 
-    def __init__(self, arrays):
-        places, end = {}, 0
+    def __init__(self, arrays: dict[str, np.ndarray]) -> None:
+        slices, end = {}, 0
         for name, array in arrays.items():
-            places[name] = slice(end, end + array.nbytes)
+            slices[name] = slice(end, end + array.nbytes)
             end += -(-array.nbytes // ALIGNED) * ALIGNED
         words = max(1, end // WORD)
         host, self._seen = pinned((words,), np.int64)
@@ -42,18 +44,18 @@ class Staging:
 
         def views(side):
             return {
-                name: bytes_[side][places[name]].view(array.dtype).reshape(array.shape)
+                name: bytes_[side][slices[name]].view(array.dtype).reshape(array.shape)
                 for name, array in arrays.items()
             }
 
         self._host, self.arrays = views("host"), views("device")
 
-    def fill(self, arrays):
+    def fill(self, arrays: dict[str, np.ndarray]) -> None:
         """Write ``arrays`` (as given at first) into the host's side. An earlier :meth:`move` must be over."""
         for name, array in arrays.items():
             self._host[name][...] = array
 
-    def move(self):
+    def move(self) -> None:
         """Copy the host's side to the device: a launch, which can be captured."""
         words = self._words.size
         launch(move_kernel, -(-words // THREADS), THREADS, (address(self._seen), address(self._words), words))
@@ -72,18 +74,19 @@ class Program:
     ``result``: what ``record`` returned last; :attr:`generation` counts those results, whose arrays differ.
     """
 
-    def __init__(self, record, stream):
+    def __init__(self, record: Callable[[], Any], stream: Any) -> None:
         self._record, self.stream = record, stream
-        self._graph = self._done = None
+        self._graph: Any = None
+        self._done: Any = None
         self.result, self.generation = None, 0
-        self._pool = None if stream is None else array_module().cuda.MemoryPool()
+        self._pool: Any = None if stream is None else array_module().cuda.MemoryPool()
 
-    def wait(self):
+    def wait(self) -> None:
         """Wait for the last call."""
         if self._done is not None:
             self._done.synchronize()
 
-    def __call__(self):
+    def __call__(self) -> Any:
         """Carry it out behind all that the current stream was given; returns :attr:`result` at once."""
         if self.stream is None:
             return self._make()
@@ -105,7 +108,7 @@ class Program:
             current.wait_event(self._done)
         return self.result
 
-    def launch(self):
+    def launch(self) -> None:
         """Launch the captured graph alone, on the program's stream, ordered with no other; returns at once."""
         self._graph.launch(stream=self.stream)
 
@@ -123,7 +126,7 @@ class Program:
         self._graph = graph
 
 
-def program_stream():
+def program_stream() -> Any:
     """A stream for programs; None in the simulator."""
     cuda = getattr(array_module(), "cuda", None)
     return None if cuda is None else cuda.Stream(non_blocking=True)
@@ -136,7 +139,7 @@ class Graph:
     a refusal. Attributes: ``stream`` (a CuPy stream), on which it was captured and is replayed.
     """
 
-    def __init__(self, record):
+    def __init__(self, record: Callable[[], Any]) -> None:
         cupy = array_module()
         self.stream = cupy.cuda.Stream(non_blocking=True)
         cupy.cuda.get_current_stream().synchronize()
@@ -148,7 +151,7 @@ class Graph:
             record()
             self._graph = self.stream.end_capture()
 
-    def replay(self):
+    def replay(self) -> None:
         """Launch the graph on its stream, behind all that the current stream was given before; returns at once."""
         current = array_module().cuda.get_current_stream()
         if current.ptr != self.stream.ptr:
@@ -156,6 +159,6 @@ class Graph:
         self._graph.launch(stream=self.stream)
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("program_move", move_kernel, signature_of("int64", "int64", "int64"))

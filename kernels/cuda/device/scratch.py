@@ -1,8 +1,12 @@
 """Memory on the device that operations and tests ask for: scratch of each stream, buffers between guard words."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from ..toolchain.compiler import array_module, as_numpy, stream_key
+from ..toolchain.host import DeviceArray
 
 
 class StreamScratch:
@@ -13,10 +17,11 @@ class StreamScratch:
     takes its place when it is needed.
     """
 
-    def __init__(self, dtype="int32", unset=0):
-        self._dtype, self._unset, self._held = dtype, unset, {}
+    def __init__(self, dtype: str = "int32", unset: int = 0) -> None:
+        self._dtype, self._unset = dtype, unset
+        self._held: dict[tuple[int, int, int], list[DeviceArray]] = {}
 
-    def get(self, shape, stream=None):
+    def get(self, shape: Sequence[int], stream: Any = None) -> DeviceArray:
         """The array of ``stream``, or the current one, on the current device: of at least ``shape``, which has as many
         axes in every call."""
         held = self._held.setdefault(stream_key(stream), [])
@@ -38,7 +43,7 @@ class Guarded:
     A launch that leaves it must leave the guards: :meth:`check`.
     """
 
-    def __init__(self, shape, dtype):
+    def __init__(self, shape: Sequence[int], dtype: Any) -> None:
         xp = array_module()
         dtype = np.dtype(dtype)
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -46,7 +51,7 @@ class Guarded:
         self.array = self._whole[GUARD : GUARD + nbytes].view(dtype).reshape(shape)
         self._whole[GUARD : GUARD + nbytes] = _POISON
 
-    def check(self, name):
+    def check(self, name: str) -> None:
         """Raises AssertionError naming the buffer and the first byte beyond it that was written."""
         whole = as_numpy(self._whole)
         for side, guard in (("before", whole[:GUARD]), ("after", whole[-GUARD:])):

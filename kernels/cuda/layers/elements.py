@@ -1,5 +1,8 @@
 """The kernel that goes over arrays element by element, and what it makes of their elements."""
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from ..common.scalar import one_nan, sigmoid, silu
 from ..common.views import PER_THREAD, element_grid, empty, float_bits
 from ..toolchain.compiler import (
@@ -14,6 +17,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from ..toolchain.ptx_rows import PtxRow, integers
 
@@ -67,7 +71,7 @@ APPLIED = {
 
 
 @specialised
-def elements_kernel(name):
+def elements_kernel(name: str) -> Any:
     """The kernel of one operation of :data:`APPLIED`.
 
     Grid ``views.element_grid``. Of each of three inputs address and the strides of rows, middle and elements (0 to
@@ -76,20 +80,22 @@ def elements_kernel(name):
     apply, count = APPLIED[name]
 
     @device_function
-    def fetch(x, wanted, first, n, base, one):
+    def fetch(x, wanted, first, n, base, stride):
         for i in range(PER_THREAD):
             d = int32(first + i * cuda.blockDim.x)
-            x[i] = ld_global_f32_nc(base + int64(d) * one) if wanted and d < n else float32(0)
+            x[i] = ld_global_f32_nc(base + int64(d) * stride) if wanted and d < n else float32(0)
 
     @kernel()
-    def each_element(a, a_row, a_step, a_one, b, b_row, b_step, b_one, c, c_row, c_step, c_one, out, n, value):
+    def each_element(
+        a, a_row, a_step, a_element, b, b_row, b_step, b_element, c, c_row, c_step, c_element, out, n, value
+    ):
         row, middle = int64(cuda.blockIdx.x), int64(cuda.blockIdx.y)
         first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
         x, y = cuda.local.array(PER_THREAD, float32), cuda.local.array(PER_THREAD, float32)
         z = cuda.local.array(PER_THREAD, float32)
-        fetch(x, True, first, n, a + row * a_row + middle * a_step, a_one)
-        fetch(y, count > 1, first, n, b + row * b_row + middle * b_step, b_one)
-        fetch(z, count > 2, first, n, c + row * c_row + middle * c_step, c_one)
+        fetch(x, True, first, n, a + row * a_row + middle * a_step, a_element)
+        fetch(y, count > 1, first, n, b + row * b_row + middle * b_step, b_element)
+        fetch(z, count > 2, first, n, c + row * c_row + middle * c_step, c_element)
         out += (row * cuda.gridDim.y + middle) * n * 4
         number = int_as_float(int32(value))
         for i in range(PER_THREAD):
@@ -104,7 +110,15 @@ NOTHING = (0, 0, 0, 0)
 """In the place of an input that an operation does not have."""
 
 
-def elements(name, shape, rows, middle, n, *inputs, value=0.0):
+def elements(
+    name: str,
+    shape: Sequence[int],
+    rows: int,
+    middle: int,
+    n: int,
+    *inputs: tuple[int, int, int, int],
+    value: float = 0.0,
+) -> DeviceArray:
     """``name`` of :data:`APPLIED` over [rows, middle, n] into a new array of ``shape``; one launch.
 
     ``inputs``: address and the strides of rows, middle and elements of each. ``value``: the operation's number.
@@ -112,12 +126,12 @@ def elements(name, shape, rows, middle, n, *inputs, value=0.0):
     out = empty(shape)
     if out.size:
         grid, threads = element_grid(rows, middle, n)
-        places = [number for place in (*inputs, NOTHING, NOTHING)[:3] for number in place]
-        launch(elements_kernel(name), grid, threads, (*places, address(out), n, float_bits(value)))
+        sources = [number for source in (*inputs, NOTHING, NOTHING)[:3] for number in source]
+        launch(elements_kernel(name), grid, threads, (*sources, address(out), n, float_bits(value)))
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     for name in APPLIED:
         yield PtxRow(f"elements_{name}", elements_kernel.build(name), integers(15))

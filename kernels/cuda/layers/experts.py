@@ -4,9 +4,12 @@ A row and one of its experts are a pair. Up to :data:`ALONE` rows every pair is 
 weights is all that it costs; more rows are sorted by expert first, so that pairs of one expert share its weights.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
-from ..common.scalar import ALL, NAN_BITS, exp, one_nan
+from ..common.scalar import NAN_BITS, exp, one_nan
 from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, view
 from ..toolchain.compiler import (
     address,
@@ -21,6 +24,8 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.constants import FULL_WARP, WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     float_as_int,
     int_as_float,
@@ -31,13 +36,13 @@ from ..toolchain.ptx import (
 )
 from ..toolchain.ptx_rows import PtxRow, integers
 from .fixed_rows import fixed_rows
+from .linear import LoadedLinear
 from .matrix import FEW, MANY, SOME, THREADS, matrix_kernel, tensor_cores
 from .sort_pairs import MOST_EXPERTS, sorted_pairs
 
 ALONE = 8
 """Rows up to which pairs are not sorted."""
 
-WARP = 32
 ROUTED = 8
 """Rows, a warp each, of a thread block of the router."""
 
@@ -55,7 +60,7 @@ def _key(x, expert):
 
 
 @specialised
-def route_kernel():
+def route_kernel() -> Any:
     """The kernel of :func:`route`: a warp to a row, block (32, rows). Address and row stride of ``logits``, addresses
     of ``ids`` and ``shares`` [rows, top], how many ``rows`` and ``experts``, ``top``."""
 
@@ -77,15 +82,15 @@ def route_kernel():
                     best = key
                 expert = int32(expert + WARP)
             for stride in (16, 8, 4, 2, 1):
-                best = max(best, cuda.shfl_xor_sync(ALL, best, stride))
+                best = max(best, cuda.shfl_xor_sync(FULL_WARP, best, stride))
             last = best
             if lane == rank:
                 chosen = int32(LAST - (best & LAST))
         x = ld_global_f32_nc(logits + int64(chosen) * 4)
-        mass = exp(libdevice.fsub_rn(x, cuda.shfl_sync(ALL, x, 0)))
-        total = cuda.shfl_sync(ALL, mass, 0)
+        mass = exp(libdevice.fsub_rn(x, cuda.shfl_sync(FULL_WARP, x, 0)))
+        total = cuda.shfl_sync(FULL_WARP, mass, 0)
         for rank in range(1, top):
-            total = libdevice.fadd_rn(total, cuda.shfl_sync(ALL, mass, rank))
+            total = libdevice.fadd_rn(total, cuda.shfl_sync(FULL_WARP, mass, rank))
         if lane < top:
             st_global_i64(ids + (row * top + lane) * 8, int64(chosen))
             st_global_f32(shares + (row * top + lane) * 4, one_nan(libdevice.fdiv_rn(mass, total)))
@@ -93,7 +98,7 @@ def route_kernel():
     return route_rows
 
 
-def route(logits, top):
+def route(logits: DeviceArray, top: int) -> tuple[DeviceArray, DeviceArray]:
     """The experts of each row and their shares; as ``reference.exact.experts.route``.
 
     logits [rows, experts] float32 on the device, any row stride; ``top`` from 1 to 32, the lanes of a warp, and at most
@@ -115,7 +120,7 @@ def route(logits, top):
 
 
 @specialised
-def combine_kernel():
+def combine_kernel() -> Any:
     """The kernel that adds the experts of a row by share, in rank order. Grid ``views.element_grid`` of [rows, 1, n];
     addresses of ``parts`` [rows, top, n] and ``ids`` [rows, top], address, row stride and step of ``shares``, address
     of ``out``, ``top``, ``n``, how many ``experts``."""
@@ -150,16 +155,18 @@ def _products(x, weight, pairs, choice, table, order, per_row):
     out = empty((pairs, weight.outputs))
     units, groups = weight.codes.shape[1:3]
     form = FEW if choice == "each" else MANY if tensor_cores() else SOME
-    arrays = [address(one) for one in (weight.codes, weight.scale, *x, table)]
-    places = *arrays, 0 if order is None else address(order), address(out)
+    arrays = [address(array) for array in (weight.codes, weight.scale, *x, table)]
+    addresses = *arrays, 0 if order is None else address(order), address(out)
     blocks = pairs if choice == "each" else len(table)
     sizes = pairs, per_row, weight.outputs, units, groups, len(weight.codes)
     chosen = matrix_kernel(*form, choice, tensor_cores())
-    launch(chosen, (blocks, -(-units // form[0])), THREADS, (*places, *sizes))
+    launch(chosen, (blocks, -(-units // form[0])), THREADS, (*addresses, *sizes))
     return out
 
 
-def experts(x, ids, shares, gate_up, down):
+def experts(
+    x: DeviceArray, ids: DeviceArray, shares: DeviceArray, gate_up: LoadedLinear, down: LoadedLinear
+) -> DeviceArray:
     """The chosen experts' outputs by share; as ``reference.exact.experts.experts``.
 
     x        [rows, hidden] float32, any row stride
@@ -198,12 +205,12 @@ def experts(x, ids, shares, gate_up, down):
     fixed = fixed_rows((address(both), 8 * width), pairs, width, gated=True)
     parts = _products(fixed, down, pairs, choice, table, order, 1)
     grid, threads = element_grid(rows, 1, seen.n)
-    places = address(parts), address(ids), given.address, given.row, 4, address(out)
-    launch(combine_kernel(), grid, threads, (*places, top, seen.n, count))
+    addresses = address(parts), address(ids), given.address, given.row, 4, address(out)
+    launch(combine_kernel(), grid, threads, (*addresses, top, seen.n, count))
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("route", route_kernel.build(), integers(7))
     yield PtxRow("combine_experts", combine_kernel.build(), integers(9))

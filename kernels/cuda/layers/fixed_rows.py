@@ -4,6 +4,9 @@ xi = rint(x * 2^(22 - e)) = low + 2^8 * middle + 2^16 * high with signed bytes, 
 as the eight columns of a product: limbs [rows / 8, groups, 3, 8, 64] int8, inputs in their order, zeros after the last.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..common.scalar import INFINITY_BITS, QUERY_BITS, exponent, scaled, transpose_bytes, warp_max
 from ..toolchain.compiler import (
     address,
@@ -17,6 +20,7 @@ from ..toolchain.compiler import (
     launch,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     float_as_int,
     ld_global_f32_nc,
@@ -38,8 +42,8 @@ LIMB_BYTES = COLUMNS * GROUP
 GROUP_BYTES = LIMBS * LIMB_BYTES
 """Bytes of the limbs of eight rows and one group."""
 
-POISON = 1 << 20
-"""In the place of e: the row is not finite."""
+NOT_FINITE_EXPONENT = 1 << 20
+"""In the source of e: the row is not finite."""
 
 WARPS = 8
 THREADS = 32 * WARPS
@@ -57,7 +61,7 @@ def limbs_of(q0, q1, q2, q3):
 
 
 @specialised
-def fixed_kernel(gated):
+def fixed_kernel(gated: DeviceArray) -> Any:
     """The kernel: a thread block to a row; grid (rows).
 
     Address and row stride of ``x``, addresses of ``limbs`` and ``exponents`` [rows] int32, ``n`` inputs, ``groups``.
@@ -94,7 +98,7 @@ def fixed_kernel(gated):
         e = exponent(int32(largest)) if finite else int32(0)
         shift = int32(QUERY_BITS - e)
         if thread == 0:
-            st_global_i32(exponents + row * 4, e if finite else int32(POISON))
+            st_global_i32(exponents + row * 4, e if finite else int32(NOT_FINITE_EXPONENT))
         target = limbs + (row // COLUMNS) * groups * GROUP_BYTES + (row % COLUMNS) * GROUP
         word = thread
         while word < groups * (GROUP // 4):
@@ -111,21 +115,21 @@ def fixed_kernel(gated):
     return fixed_rows
 
 
-def fixed_rows(place, rows, n, gated=False):
-    """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``place`` (address and row stride); one launch.
+def fixed_rows(source: tuple[int, int], rows: int, n: int, gated: bool = False) -> tuple[DeviceArray, DeviceArray]:
+    """(limbs, exponents) of ``rows`` rows of ``n`` inputs at ``source`` (address and row stride); one launch.
 
-    The exponents are int32 [rows]: e, or :data:`POISON` for a row that is not finite. ``gated``: see
+    The exponents are int32 [rows]: e, or :data:`NOT_FINITE_EXPONENT` for a row that is not finite. ``gated``: see
     :func:`fixed_kernel`.
     """
     xp = array_module()
     groups = -(-n // GROUP)
     limbs = xp.empty(-(-rows // COLUMNS) * groups * GROUP_BYTES, "int8")
     exponents = xp.empty(rows, "int32")
-    launch(fixed_kernel(gated), rows, THREADS, (*place, address(limbs), address(exponents), n, groups))
+    launch(fixed_kernel(gated), rows, THREADS, (*source, address(limbs), address(exponents), n, groups))
     return limbs, exponents
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     for gated in (False, True):
         yield PtxRow(f"fixed_rows{'_gated' * gated}", fixed_kernel.build(gated), integers(6))

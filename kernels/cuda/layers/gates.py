@@ -4,11 +4,15 @@ Arrays lie on the device; inputs may be views whose last axis is contiguous (``v
 C-contiguous. Every operation is one launch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
 from ..common.scalar import one_nan, sigmoid
 from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, float_bits, view
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
 from ..toolchain.ptx_rows import PtxRow, integers
 from .elements import elements
@@ -19,8 +23,8 @@ LEAST = 1e-6
 
 
 @specialised
-def mix_kernel():
-    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; places of ``normed`` and
+def mix_kernel() -> Any:
+    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; layouts of ``normed`` and
     ``share``, address of ``out``, how many streams, ``n`` dims, the bits of 1 / streams."""
 
     @kernel()
@@ -45,11 +49,11 @@ def mix_kernel():
 
 
 @specialised
-def ngram_kernel(wide):
+def ngram_kernel(wide: bool) -> Any:
     """The kernel of :func:`ngram_gate`; ``wide``: a thread block to a stream, else a warp.
 
-    Grid ``norm.vector_grid``. Places of ``key`` and ``query``, address and row stride of ``value``, address of ``out``,
-    how many streams, ``n`` dims, the bits of float32(sqrt(n)).
+    Grid ``norm.vector_grid``. Arguments: layouts of ``key`` and ``query``, address and row stride of ``value``, address
+    of ``out``, the number of streams, ``n`` dims, the bits of float32(sqrt(n)).
     """
     own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
 
@@ -82,18 +86,18 @@ def ngram_kernel(wide):
     return ngram
 
 
-def scaled_silu(x, divisor):
+def scaled_silu(x: DeviceArray, divisor: float) -> DeviceArray:
     """silu(x / divisor); x float32 of any shape. Raises ValueError on another dtype or layout."""
     seen = view("x", x)
-    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), value=divisor)
+    return elements("scaled_silu", x.shape, seen.rows, seen.middle, seen.n, (*seen.layout, 4), value=divisor)
 
 
-def silu(x):
+def silu(x: DeviceArray) -> DeviceArray:
     """x * sigmoid(x), float32 of any shape: a quotient by 1 is exact. Raises ValueError as :func:`scaled_silu`."""
     return scaled_silu(x, 1)
 
 
-def swiglu(gate_up):
+def swiglu(gate_up: DeviceArray) -> DeviceArray:
     """silu(gate) * up of ``gate_up`` [rows, 2 * width] float32; as ``reference.exact.gates.swiglu``.
 
     Raises ValueError on another shape, dtype or layout.
@@ -104,21 +108,21 @@ def swiglu(gate_up):
     seen = view("gate_up", gate_up)
     rows, width = seen.rows, seen.n // 2
     up = (seen.address + 4 * width, seen.row, 0, 4)
-    return elements("swiglu", (rows, width), rows, 1, width, (*seen.place, 4), up)
+    return elements("swiglu", (rows, width), rows, 1, width, (*seen.layout, 4), up)
 
 
-def sigmoid_gate(x, gate):
+def sigmoid_gate(x: DeviceArray, gate: DeviceArray) -> DeviceArray:
     """x * sigmoid(gate); as ``reference.exact.gates.sigmoid_gate``.
 
     x [rows, ...] float32; gate in the shape of x, or [rows, 1] for an x [rows, n]. Raises ValueError on other shapes,
     dtypes and layouts.
     """
     seen, other = view("x", x), view("gate", gate)
-    one = x.ndim == 2 and gate.shape == (len(x), 1)
-    if not one:
+    per_row = x.ndim == 2 and gate.shape == (len(x), 1)
+    if not per_row:
         check_shape("gate", gate, x.shape)
-    gates = (*other.place, 0 if one else 4)
-    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.place, 4), gates)
+    gates = (*other.layout, 0 if per_row else 4)
+    return elements("sigmoid_gate", x.shape, seen.rows, seen.middle, seen.n, (*seen.layout, 4), gates)
 
 
 def _streams(name, x):
@@ -129,7 +133,7 @@ def _streams(name, x):
     return view(name, x)
 
 
-def mix_streams(normed, share):
+def mix_streams(normed: DeviceArray, share: DeviceArray) -> DeviceArray:
     """Mean over the streams of sigmoid(share) * normed; as ``reference.exact.gates.mix_streams``.
 
     normed, share [rows, streams, hidden] float32. Returns float32 [rows, hidden]. Raises ValueError on other shapes,
@@ -140,12 +144,12 @@ def mix_streams(normed, share):
     out = empty((seen.rows, seen.n))
     if out.size:
         grid, threads = element_grid(seen.rows, 1, seen.n)
-        arguments = (*seen.place, *other.place, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
+        arguments = (*seen.layout, *other.layout, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
         launch(mix_kernel(), grid, threads, arguments)
     return out
 
 
-def inject(streams, share, y):
+def inject(streams: DeviceArray, share: DeviceArray, y: DeviceArray) -> DeviceArray:
     """streams + (2 * sigmoid(share / number of streams)) * y; as ``reference.exact.gates.inject``.
 
     streams [rows, streams, hidden], share [rows, streams], y [rows, hidden] float32. Returns float32 in the shape of
@@ -154,11 +158,11 @@ def inject(streams, share, y):
     seen, shares, added = _streams("streams", streams), view("share", share), view("y", y)
     check_shape("share", share, streams.shape[:2])
     check_shape("y", y, (seen.rows, seen.n))
-    places = (*seen.place, 4), (shares.address, shares.row, 4, 0), (*added.place, 4)
-    return elements("inject", streams.shape, *seen[1:4], *places, value=seen.middle)
+    layouts = (*seen.layout, 4), (shares.address, shares.row, 4, 0), (*added.layout, 4)
+    return elements("inject", streams.shape, *seen[1:4], *layouts, value=seen.middle)
 
 
-def ngram_gate(key, query, value):
+def ngram_gate(key: DeviceArray, query: DeviceArray, value: DeviceArray) -> DeviceArray:
     """sigmoid(r) * value per stream, r the signed root of key . query; as ``reference.exact.gates.ngram_gate``.
 
     key, query [rows, streams, hidden], value [rows, hidden] float32. Returns float32 in the shape of key.
@@ -170,13 +174,13 @@ def ngram_gate(key, query, value):
     out = empty(key.shape)
     if out.size:
         wide, grid, block = vector_grid(*keys[1:4])
-        places = *keys.place, *queries.place, values.address, values.row, address(out)
-        root = float_bits(np.float32(np.sqrt(keys.n)))
-        launch(ngram_kernel(wide), grid, block, (*places, keys.middle, keys.n, root))
+        layouts = *keys.layout, *queries.layout, values.address, values.row, address(out)
+        root = float_bits(float(np.sqrt(keys.n)))
+        launch(ngram_kernel(wide), grid, block, (*layouts, keys.middle, keys.n, root))
     return out
 
 
-def add(x, y):
+def add(x: DeviceArray, y: DeviceArray) -> DeviceArray:
     """x + y, one NaN. x [rows, ..., n] float32; y in the shape of x, or [rows, 1, n] for an x [rows, streams, n].
 
     Raises ValueError on other shapes, dtypes and layouts.
@@ -184,19 +188,19 @@ def add(x, y):
     seen, other = view("x", x), view("y", y)
     if not (x.ndim == 3 and tuple(y.shape) == (seen.rows, 1, seen.n)):
         check_shape("y", y, x.shape)
-    return elements("add", x.shape, *seen[1:4], (*seen.place, 4), (*other.stretched(seen.middle), 4))
+    return elements("add", x.shape, *seen[1:4], (*seen.layout, 4), (*other.stretched(seen.middle), 4))
 
 
-def add_gated(x, gated, mixed):
+def add_gated(x: DeviceArray, gated: DeviceArray, mixed: DeviceArray) -> DeviceArray:
     """x + (gated + silu(mixed)), float32 of one shape. Raises ValueError on other shapes, dtypes and layouts."""
     seen = view("x", x)
     check_shape("gated", gated, x.shape)
     check_shape("mixed", mixed, x.shape)
-    places = [(*view(name, one).place, 4) for name, one in (("x", x), ("gated", gated), ("mixed", mixed))]
-    return elements("add_gated", x.shape, *seen[1:4], *places)
+    layouts = [(*view(name, array).layout, 4) for name, array in (("x", x), ("gated", gated), ("mixed", mixed))]
+    return elements("add_gated", x.shape, *seen[1:4], *layouts)
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("mix_streams", mix_kernel.build(), integers(10))
     for wide in (False, True):

@@ -3,7 +3,8 @@
 Two launches whatever the rows: one puts them in fixed point (``fixed_rows.py``), one multiplies (``matrix.py``).
 """
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     half_to_float,
     int_as_float,
@@ -45,13 +47,13 @@ class LoadedLinear(NamedTuple):
     arrays alike takes one of several matrices.
     """
 
-    codes: object
-    scale: object
+    codes: DeviceArray
+    scale: DeviceArray
     outputs: int
     inputs: int
 
 
-def load_linear(weight):
+def load_linear(weight: QuantisedLinear) -> LoadedLinear:
     """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear`` of NumPy or device arrays: one
     :class:`LoadedLinear` on the current device."""
     xp = array_module()
@@ -66,13 +68,13 @@ def load_linear(weight):
     return LoadedLinear(xp.ascontiguousarray(codes), xp.ascontiguousarray(scale), outputs, inputs)
 
 
-def load_table(table):
+def load_table(table: QuantisedLinear) -> QuantisedLinear:
     """The form in which :func:`embed` takes a ``QuantisedLinear``: its arrays on the device as they are stored."""
     xp = array_module()
     return QuantisedLinear(xp.asarray(table.codes), xp.asarray(table.scale))
 
 
-def linear(x, weight):
+def linear(x: DeviceArray, weight: LoadedLinear) -> DeviceArray:
     """Rows times a weight matrix; as ``reference.exact.linear.linear``.
 
     x       [rows, in] float32 on the device, any row stride
@@ -92,7 +94,7 @@ def linear(x, weight):
     if out.size:
         limbs, exponents = fixed_rows((seen.address, seen.row), seen.rows, seen.n)
         chosen = form(seen.rows, units)
-        arrays = [address(one) for one in (weight.codes, weight.scale, limbs, exponents)]
+        arrays = [address(array) for array in (weight.codes, weight.scale, limbs, exponents)]
         grid = -(-seen.rows // (COLUMNS * chosen[1])), -(-units // chosen[0])
         sizes = seen.rows, 1, weight.outputs, units, groups, 1
         launch(matrix_kernel(*chosen, "rows", tensor_cores()), grid, THREADS, (*arrays, 0, 0, address(out), *sizes))
@@ -100,27 +102,27 @@ def linear(x, weight):
 
 
 @specialised
-def embed_kernel():
+def embed_kernel() -> Any:
     """The kernel of :func:`embed`. Grid (ids, pieces of the dims); addresses of ``ids``, ``codes``, ``scale`` and
     ``out``; ``n`` dims, ``groups`` and ``rows`` of the table."""
 
     @kernel()
     def embed_rows(ids, codes, scale, out, n, groups, rows):
-        place = int64(cuda.blockIdx.x)
+        index = int64(cuda.blockIdx.x)
         d = int32(cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
-        row = ld_global_i64_nc(ids + place * 8)
+        row = ld_global_i64_nc(ids + index * 8)
         if d >= n:
             return
         value = int_as_float(int32(NAN_BITS))
         if row >= 0 and row < rows:
             code = float32(int8(ld_global_u8_nc(codes + row * n + d)))
             value = libdevice.fmul_rn(code, half_to_float(ld_global_u16_nc(scale + (row * groups + (d >> 6)) * 2)))
-        st_global_f32(out + (place * n + d) * 4, value)
+        st_global_f32(out + (index * n + d) * 4, value)
 
     return embed_rows
 
 
-def embed(ids, table):
+def embed(ids: Any, table: QuantisedLinear) -> DeviceArray:
     """Rows of a table: float32 [..., dim] of ``ids`` [...] int64; as ``reference.exact.linear.embed``.
 
     ``ids`` on the device, as a captured call needs them, or a NumPy array, which is moved there first.
@@ -138,11 +140,11 @@ def embed(ids, table):
     out = empty((*ids.shape, n))
     if out.size:
         threads = min(THREADS, -(-n // 32) * 32)
-        places = [address(one) for one in (ids, table.codes, table.scale, out)]
-        launch(embed_kernel(), (ids.size, -(-n // threads)), threads, (*places, n, table.scale.shape[1], rows))
+        addresses = [address(array) for array in (ids, table.codes, table.scale, out)]
+        launch(embed_kernel(), (ids.size, -(-n // threads)), threads, (*addresses, n, table.scale.shape[1], rows))
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("embed", embed_kernel.build(), integers(7))

@@ -12,7 +12,9 @@ Layouts: codes [matrices, units, groups, 16, 64] int8, scales [matrices, units, 
 outputs; rows as ``fixed_rows`` says. A thread block has ``per_block`` units and ``tiles`` times 8 rows.
 """
 
-from ..common.mma_dp4a import mma_s8 as mma_by_dp4a
+from collections.abc import Iterator
+from typing import Any
+
 from ..common.scalar import NAN_BITS, QUERY_BITS, rounded_dot, scaled
 from ..toolchain.compiler import (
     cuda,
@@ -25,6 +27,7 @@ from ..toolchain.compiler import (
     properties,
     specialised,
 )
+from ..toolchain.mma_dp4a import mma_s8_by_dp4a
 from ..toolchain.ptx import (
     half_to_float,
     int_as_float,
@@ -41,7 +44,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import TENSOR_CORE, PtxRow, integers
-from .fixed_rows import COLUMNS, GROUP, GROUP_BYTES, LIMB_BYTES, POISON
+from .fixed_rows import COLUMNS, GROUP, GROUP_BYTES, LIMB_BYTES, NOT_FINITE_EXPONENT
 
 UNIT = 16
 """Outputs of a unit."""
@@ -62,7 +65,7 @@ among four products and more, at 220 registers a lane.
 """
 
 
-def form(rows, units):
+def form(rows: int, units: int) -> tuple[int, int, int]:
     """The form for ``rows`` rows that meet all ``units``: MANY once that leaves no multiprocessor without work."""
     if rows <= COLUMNS:
         return FEW
@@ -70,13 +73,13 @@ def form(rows, units):
     return MANY if tensor_cores() and blocks >= properties().multiprocessors else SOME
 
 
-def tensor_cores():
+def tensor_cores() -> bool:
     """Whether the current device has the product instruction: sm_80 and newer. Elsewhere MANY would lack registers."""
     return properties().compute_capability >= (8, 0)
 
 
 @specialised
-def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
+def matrix_kernel(per_block: int, tiles: int, depth: int, choice: str, on_tensor_cores: bool) -> Any:
     """The kernel for ``per_block`` units and ``tiles`` * 8 rows a thread block, ``depth`` groups a turn.
 
     ``choice`` says which rows meet which matrix:
@@ -92,12 +95,12 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     (int64 ids for ``each``), ``order`` and ``out`` [rows, outputs]; how many ``rows`` (or pairs), ``per_row``,
     ``outputs``, ``units``, ``groups`` and ``matrices``.
     """
-    product = mma_s8 if on_tensor_cores else mma_by_dp4a
+    product = mma_s8 if on_tensor_cores else mma_s8_by_dp4a
     each, grouped = choice == "each", choice == "grouped"
     width = COLUMNS * tiles
     sums = tiles * 4
     rooms = sums * 32
-    places, known_words, all_sums = WARPS * rooms, 2 * width, per_block * sums
+    column_floats, known_words, all_sums = WARPS * rooms, 2 * width, per_block * sums
     code_words, limb_words, scale_floats = depth * per_block * 8, depth * tiles * 12, depth * per_block * 2
 
     @device_function
@@ -173,7 +176,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
 
     @kernel(launch_bounds=(THREADS, 1 if per_block * tiles > 4 else 2))
     def matrix(codes, scale, limbs, exponents, table, order, out, rows, per_row, outputs, units, groups, matrices):
-        columns = cuda.shared.array(places, float32)
+        columns = cuda.shared.array(column_floats, float32)
         known = cuda.shared.array(known_words, int32)
         thread = int32(cuda.threadIdx.x)
         warp, lane = int32(thread >> 5), int32(thread & 31)
@@ -210,9 +213,9 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
             bases[j] = lies if row >= 0 else int64(0)
         unit = int32(cuda.blockIdx.y * per_block)
         left = int32(units - unit)
-        place = (which * units + unit) * groups
-        codes += place * CODE_BYTES + g * GROUP + t * 16
-        scale += place * SCALE_BYTES + g * 2
+        first_group = (which * units + unit) * groups
+        codes += first_group * CODE_BYTES + g * GROUP + t * 16
+        scale += first_group * SCALE_BYTES + g * 2
         a = cuda.local.array(code_words, int32)
         b = cuda.local.array(limb_words, int32)
         scales = cuda.local.array(scale_floats, float32)
@@ -238,15 +241,15 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
             cuda.syncthreads()
             element = thread
             while element < width * UNIT:
-                column, one = int32(element >> 4), int32(element & 15)
-                i = int32((column >> 3) * 4 + 2 * (one >> 3) + (column & 1))
-                at = int32(shared + (i * 32 + 4 * (one & 7) + ((column >> 1) & 3)) * 4)
+                column, output_row = int32(element >> 4), int32(element & 15)
+                i = int32((column >> 3) * 4 + 2 * (output_row >> 3) + (column & 1))
+                at = int32(shared + (i * 32 + 4 * (output_row & 7) + ((column >> 1) & 3)) * 4)
                 row = ld_shared_i32(int32(target + column * 8))
-                output = int32((unit + m) * UNIT + one)
+                output = int32((unit + m) * UNIT + output_row)
                 if row >= 0 and output < outputs:
                     e = ld_shared_i32(int32(target + column * 8 + 4))
                     value = int_as_float(int32(NAN_BITS))
-                    if e != POISON:
+                    if e != NOT_FINITE_EXPONENT:
                         value = scaled(sum_columns(at), int32(e - QUERY_BITS))
                     st_global_f32(out + (int64(row) * outputs + output) * 4, value)
                 element = int32(element + THREADS)
@@ -254,7 +257,7 @@ def matrix_kernel(per_block, tiles, depth, choice, on_tensor_cores):
     return matrix
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     forms = {"few": FEW, "some": SOME, "many": MANY}
     for choice, names in (("rows", ("few", "some", "many")), ("each", ("few",)), ("grouped", ("many",))):
@@ -262,5 +265,5 @@ def ptx_rows():
             kernel = matrix_kernel.build(*forms[name], choice, True)
             yield PtxRow(f"matrix_{choice}_{name}", kernel, integers(13), expect=TENSOR_CORE, minimum=(8, 0))
     # Not hot: without tensor cores the registers of a product are collected from all over the warp.
-    fields = {"hot": False, "expect": ("dp4a.s32.s32",)}
-    yield PtxRow("matrix_rows_few_dp4a", matrix_kernel.build(*FEW, "rows", False), integers(13), **fields)
+    form_few = matrix_kernel.build(*FEW, "rows", False)
+    yield PtxRow("matrix_rows_few_dp4a", form_few, integers(13), hot=False, expect=("dp4a.s32.s32",))

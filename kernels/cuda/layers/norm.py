@@ -7,6 +7,9 @@ Arrays lie on the device; ``x``, ``gate`` and ``table`` may be views whose last 
 result is new and C-contiguous. Every operation is one launch.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..common.scalar import one_nan, rsqrt, sigmoid, silu, warp_sum
 from ..common.views import check_float, check_shape, empty, float_bits, view
 from ..toolchain.compiler import (
@@ -21,6 +24,7 @@ from ..toolchain.compiler import (
     libdevice,
     specialised,
 )
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, ld_shared_f32, shared_base, st_global_f32, st_shared_f32
 from ..toolchain.ptx_rows import PtxRow, integers
 
@@ -120,7 +124,7 @@ BY_BLOCK = _vector_of_block, dot_by_block, THREADS
 two vectors, how many lanes it has). Warps have numbers beyond the row's last vector too, thread blocks do not."""
 
 
-def vector_grid(rows, middle, n):
+def vector_grid(rows: int, middle: int, n: int) -> tuple[bool, tuple[int, int], Any]:
     """(wide, grid, block) of the kernels over vectors [rows, middle, n]: a warp each, or, ``wide``, a thread block each
     beyond :data:`NARROW` dims."""
     if n > NARROW:
@@ -130,7 +134,7 @@ def vector_grid(rows, middle, n):
 
 
 @specialised
-def norm_kernel(kind, wide):
+def norm_kernel(kind: str, wide: bool) -> Any:
     """The kernel of ``rms``, ``l2``, ``sigmoid`` or ``silu`` (the gated norms); ``wide``: a thread block to a vector.
 
     Grid :func:`vector_grid`. Address, row stride and step of ``x`` and ``gate``; address and step of ``weight``;
@@ -171,7 +175,7 @@ def norm_kernel(kind, wide):
 
 
 @specialised
-def rotate_kernel():
+def rotate_kernel() -> Any:
     """The kernel of :func:`rotate`. Grid (rows, heads, pieces of the dims); address, row stride and step of ``x``;
     address and row stride of ``table``; address of ``out``; ``n`` dims; half of the rotated ones."""
 
@@ -202,7 +206,7 @@ def _norm(kind, x, gate, weight, value):
     out = empty((x.rows, x.middle, x.n))
     if out.size:
         wide, grid, block = vector_grid(x.rows, x.middle, x.n)
-        arguments = (*x.place, *gate, *weight, address(out), x.middle, x.n, float_bits(value))
+        arguments = (*x.layout, *gate, *weight, address(out), x.middle, x.n, float_bits(value))
         launch(norm_kernel(kind, wide), grid, block, arguments)
     return out
 
@@ -224,7 +228,7 @@ def _weight(weight, shape):
     return address(weight), 4 * shape[-1] if weight.ndim > 1 else 0
 
 
-def rms_norm(x, weight, eps):
+def rms_norm(x: DeviceArray, weight: DeviceArray, eps: float) -> DeviceArray:
     """x * (1 / sqrt(ss / dim + eps)) * weight over the last axis; as ``reference.exact.norm.rms_norm``.
 
     x       [rows, dim] or [rows, groups, dim] float32
@@ -236,7 +240,7 @@ def rms_norm(x, weight, eps):
     return _norm("rms", seen, (0, 0, 0), _weight(weight, x.shape), eps).reshape(x.shape)
 
 
-def gated_norm(x, gate, weight, eps, activation):
+def gated_norm(x: DeviceArray, gate: DeviceArray, weight: DeviceArray, eps: float, activation: str) -> DeviceArray:
     """x * (1 / sqrt(ss / dim + eps)) * weight * activation(gate); as ``reference.exact.norm.gated_norm``.
 
     x, gate [rows, heads, dim] float32; weight [dim] float32, C-contiguous; ``activation`` sigmoid or silu.
@@ -246,10 +250,10 @@ def gated_norm(x, gate, weight, eps, activation):
         raise ValueError(f"activation = {activation!r}: allowed are sigmoid, silu")
     seen = _vectors("x", x)
     check_shape("gate", gate, x.shape)
-    return _norm(activation, seen, _vectors("gate", gate).place, _weight(weight, x.shape), eps).reshape(x.shape)
+    return _norm(activation, seen, _vectors("gate", gate).layout, _weight(weight, x.shape), eps).reshape(x.shape)
 
 
-def l2_norm(x, factor):
+def l2_norm(x: DeviceArray, factor: float) -> DeviceArray:
     """x * (1 / sqrt(ss + 1e-6)) * factor over the last axis; as ``reference.exact.norm.l2_norm``.
 
     x [rows, dim] or [rows, heads, dim] float32; ``factor`` a number. Returns float32 in the shape of x.
@@ -258,7 +262,7 @@ def l2_norm(x, factor):
     return _norm("l2", _vectors("x", x), (0, 0, 0), (0, 0), factor).reshape(x.shape)
 
 
-def rotate(x, table):
+def rotate(x: DeviceArray, table: DeviceArray) -> DeviceArray:
     """Rotate the pairs (i, i + n_rot/2) of each vector; as ``reference.exact.norm.rotate``.
 
     x      [rows, heads, dim] float32
@@ -277,12 +281,12 @@ def rotate(x, table):
     if out.size:
         seen = view("table", table)
         threads = min(THREADS, -(-dim // 32) * 32)
-        arguments = (*view("x", x).place, seen.address, seen.row, address(out), dim, table.shape[1] // 2)
+        arguments = (*view("x", x).layout, seen.address, seen.row, address(out), dim, table.shape[1] // 2)
         launch(rotate_kernel(), (rows, heads, -(-dim // threads)), threads, arguments)
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     for kind, wide in (("rms", True), ("l2", False), ("sigmoid", True), ("silu", False)):
         yield PtxRow(f"norm_{kind}{'_wide' * wide}", norm_kernel.build(kind, wide), integers(12))

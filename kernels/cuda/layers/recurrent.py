@@ -9,11 +9,16 @@ column j, in registers over all rows of the call. No other lane ever reads them,
 two shuffles that add the columns; key and query rows come through shared memory.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
-from ..common.scalar import ALL, exp, one_nan, sigmoid, softplus
+from ..common.scalar import exp, one_nan, sigmoid, softplus
 from ..common.views import empty
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
+from ..toolchain.constants import FULL_WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import ld_global_f32, ld_shared_v4_f32, shared_base, st_global_f32
 from ..toolchain.ptx_rows import F1, F2, F3, PtxRow, signature_of
 
@@ -38,7 +43,7 @@ GATE_THREADS = 128
 
 
 @specialised
-def conv_kernel(taps_count):
+def conv_kernel(taps_count: int) -> Any:
     """Grid (channels / 128, tiles of ``tile`` rows, sequences), a lane to a channel."""
 
     @kernel()
@@ -58,20 +63,20 @@ def conv_kernel(taps_count):
         while row < stop:
             y = float32(0)
             for tap in range(taps_count):
-                place = int32(row + tap * dilation)
-                value = ld_global_f32(history + place * pitch) if place < held else x[begin + place - held, channel]
+                index = int32(row + tap * dilation)
+                value = ld_global_f32(history + index * pitch) if index < held else x[begin + index - held, channel]
                 product = libdevice.fmul_rn(value, taps[tap, channel])
                 y = product if tap == 0 else libdevice.fadd_rn(y, product)
             out[begin + row, channel] = one_nan(y)
             row = int32(row + 1)
         if cuda.blockIdx.y == 0 and rows > 0:
             # Ascending, so that nothing is overwritten before it has been moved.
-            place = int32(0)
-            while place < held:
-                later = int32(place + rows)
+            index = int32(0)
+            while index < held:
+                later = int32(index + rows)
                 value = ld_global_f32(history + later * pitch) if later < held else x[begin + later - held, channel]
-                st_global_f32(history + place * pitch, value)
-                place = int32(place + 1)
+                st_global_f32(history + index * pitch, value)
+                index = int32(index + 1)
 
     return causal_conv_kernel
 
@@ -89,7 +94,7 @@ def decay_beta_kernel(a, b, dt_bias, rate, decay, beta):
 
 
 @specialised
-def delta_kernel(keys, values, repeat):
+def delta_kernel(keys: int, values: int, repeat: int) -> Any:
     """Grid (values / 16, heads, sequences), four lanes to a value of one head's memory [keys, values]."""
     per = keys // COLUMNS
     column_floats = per + PAD
@@ -110,10 +115,10 @@ def delta_kernel(keys, values, repeat):
         head, sequence = int32(cuda.blockIdx.y), int32(cuda.blockIdx.z)
         key_head = int32(head // repeat)
         begin, end = int32(bounds[sequence]), int32(bounds[sequence + 1])
-        place = memory[sequence] + ((int64(head) * keys + column) * values + value) * 4
+        source = memory[sequence] + ((int64(head) * keys + column) * values + value) * 4
         m = cuda.local.array(per, float32)
         for i in range(per):
-            m[i] = ld_global_f32(place + i * (COLUMNS * values * 4))
+            m[i] = ld_global_f32(source + i * (COLUMNS * values * 4))
         mine = int32(base + column * (column_floats * 4))
         first = begin
         while first < end:
@@ -140,8 +145,8 @@ def delta_kernel(keys, values, repeat):
                         faded = libdevice.fmul_rn(m[i + j], factor)
                         m[i + j] = faded
                         total = libdevice.fadd_rn(total, libdevice.fmul_rn(faded, x[j]))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 2))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 1))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 2))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 1))
                 correction = libdevice.fmul_rn(share, libdevice.fsub_rn(wanted, total))
                 total = float32(0)
                 for i in range(0, per, 4):
@@ -151,8 +156,8 @@ def delta_kernel(keys, values, repeat):
                         new = libdevice.fadd_rn(m[i + j], libdevice.fmul_rn(x[j], correction))
                         m[i + j] = new
                         total = libdevice.fadd_rn(total, libdevice.fmul_rn(new, y[j]))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 2))
-                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(ALL, total, 1))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 2))
+                total = libdevice.fadd_rn(total, cuda.shfl_xor_sync(FULL_WARP, total, 1))
                 if own and column == 0:
                     out[first + row, head, value] = one_nan(total)
                 row = int32(row + 1)
@@ -160,7 +165,7 @@ def delta_kernel(keys, values, repeat):
         if own:
             # A NaN stays one whatever comes, so it need not have its one form before the memory is stored.
             for i in range(per):
-                st_global_f32(place + i * (COLUMNS * values * 4), one_nan(m[i]))
+                st_global_f32(source + i * (COLUMNS * values * 4), one_nan(m[i]))
 
     return delta_rule_kernel
 
@@ -173,8 +178,8 @@ def _launches(states, spans, rows):
         part, held = spans[first : first + MAX_SEQUENCES], states[first : first + MAX_SEQUENCES]
         fill = MAX_SEQUENCES - len(part)
         bounds = (*(span.start for span in part), *(part[-1].stop,) * (fill + 1))
-        places = (*map(address, held), *(0,) * fill)
-        yield places, bounds, len(part), max(span.stop - span.start for span in part)
+        addresses = (*map(address, held), *(0,) * fill)
+        yield addresses, bounds, len(part), max(span.stop - span.start for span in part)
 
 
 def _check_state(name, state, shape):
@@ -187,7 +192,13 @@ def _check(name, x, shape):
         raise ValueError(f"{name}: {x.dtype} {x.shape}: must be float32 {shape}")
 
 
-def causal_conv(x, taps, past, dilation=1, spans=None):
+def causal_conv(
+    x: DeviceArray,
+    taps: DeviceArray,
+    past: DeviceArray | Sequence[DeviceArray],
+    dilation: int = 1,
+    spans: Sequence[slice] | None = None,
+) -> DeviceArray:
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``.
 
     All arrays on the device; ``past`` C-contiguous. Raises ValueError on mismatched arrays.
@@ -202,14 +213,16 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
         _check_state("past", state, (held, channels))
     out = empty((rows, channels))
     tile = max(CONV_ROWS, held)
-    for places, bounds, sequences, most in _launches(past, spans, rows):
+    for addresses, bounds, sequences, most in _launches(past, spans, rows):
         if most:
             grid = (-(-channels // CONV_THREADS), -(-most // tile), sequences)
-            launch(conv_kernel(kernel_size), grid, CONV_THREADS, (x, taps, places, bounds, dilation, tile, out))
+            launch(conv_kernel(kernel_size), grid, CONV_THREADS, (x, taps, addresses, bounds, dilation, tile, out))
     return out
 
 
-def decay_beta(a, b, dt_bias, rate):
+def decay_beta(
+    a: DeviceArray, b: DeviceArray, dt_bias: DeviceArray, rate: DeviceArray
+) -> tuple[DeviceArray, DeviceArray]:
     """Decay and beta of the delta rule; arguments and result as ``reference.exact.recurrent.decay_beta``."""
     rows, heads = a.shape
     for name, x, shape in (
@@ -225,7 +238,15 @@ def decay_beta(a, b, dt_bias, rate):
     return decay, beta
 
 
-def delta_rule(q, k, v, decay, beta, memory, spans=None):
+def delta_rule(
+    q: DeviceArray,
+    k: DeviceArray,
+    v: DeviceArray,
+    decay: DeviceArray,
+    beta: DeviceArray,
+    memory: DeviceArray | Sequence[DeviceArray],
+    spans: Sequence[slice] | None = None,
+) -> DeviceArray:
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``.
 
     All arrays on the device; ``memory`` C-contiguous. Raises ValueError on mismatched arrays, or unless the key dims
@@ -247,15 +268,15 @@ def delta_rule(q, k, v, decay, beta, memory, spans=None):
     for state in [memory] if spans is None else memory:
         _check_state("memory", state, (heads, keys, values))
     out = empty((rows, heads, values))
-    for places, bounds, sequences, most in _launches(memory, spans, rows):
+    for addresses, bounds, sequences, most in _launches(memory, spans, rows):
         if most:
             grid = (-(-values // VALUES), heads, sequences)
             run = delta_kernel(keys, values, heads // key_heads)
-            launch(run, grid, THREADS, (q, k, v, decay, beta, places, bounds, out))
+            launch(run, grid, THREADS, (q, k, v, decay, beta, addresses, bounds, out))
     return out
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     states, bounds = "UniTuple(int64, 8)", "UniTuple(int64, 9)"
     for name, row in (("rows", F2), ("columns", "float32[:, :]")):

@@ -1,8 +1,10 @@
 """Pairs of a row and an expert, sorted by expert on the device, so that the pairs of one expert share its weights."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 
-from ..common.scalar import ALL
 from ..toolchain.compiler import (
     address,
     array_module,
@@ -14,6 +16,8 @@ from ..toolchain.compiler import (
     launch,
     specialised,
 )
+from ..toolchain.constants import FULL_WARP, STATIC_SHARED, WARP
+from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import (
     atom_shared_add_i32,
     ld_global_i64_nc,
@@ -28,11 +32,10 @@ from ..toolchain.ptx_rows import PtxRow, integers
 from .fixed_rows import COLUMNS
 from .matrix import SOME
 
-WARP = 32
 SORTERS = 1024
 """Lanes of the one thread block that sorts."""
 
-MOST_EXPERTS = 12288
+MOST_EXPERTS = STATIC_SHARED // 4
 """Experts whose counters fit the 48 KiB of shared memory that every device gives."""
 
 PAIRS = COLUMNS * SOME[1]
@@ -47,7 +50,7 @@ def _expert_of(ids, pair, experts):
 
 
 @specialised
-def sort_kernel():
+def sort_kernel() -> Any:
     """The kernel that sorts pairs by expert: one block of 1,024 lanes with 4 bytes of shared memory an expert.
 
     Addresses of ``ids`` [pairs] int64, ``order`` [pairs] int32 and ``table`` [blocks, 4] int32 (for
@@ -71,7 +74,7 @@ def sort_kernel():
             pair = int32(pair + SORTERS)
         cuda.syncthreads()
         if thread < WARP:
-            # Sums over the experts before: of pairs, and of records of at most PAIRS pairs. Counts become first places.
+            # Sums over the experts before: of pairs, and of records of at most PAIRS pairs. Counts become indices.
             begun, written = int32(0), int32(0)
             first = int32(0)
             while first < experts:
@@ -80,12 +83,13 @@ def sort_kernel():
                 if expert < experts:
                     count = ld_shared_i32(int32(counts + expert * 4))
                 records = int32((count + PAIRS - 1) // PAIRS)
-                place, record = count, records
+                upto, record = count, records
                 for stride in (1, 2, 4, 8, 16):
-                    before, earlier = cuda.shfl_up_sync(ALL, place, stride), cuda.shfl_up_sync(ALL, record, stride)
+                    before = cuda.shfl_up_sync(FULL_WARP, upto, stride)
+                    earlier = cuda.shfl_up_sync(FULL_WARP, record, stride)
                     if thread >= stride:
-                        place, record = int32(place + before), int32(record + earlier)
-                start, at = int32(begun + place - count), int32(written + record - records)
+                        upto, record = int32(upto + before), int32(record + earlier)
+                start, at = int32(begun + upto - count), int32(written + record - records)
                 if expert < experts:
                     st_shared_i32(int32(counts + expert * 4), start)
                 i = int32(0)
@@ -93,8 +97,8 @@ def sort_kernel():
                     left = int32(min(count - i * PAIRS, PAIRS))
                     st_global_v4_i32(table + int64(at + i) * 16, expert, int32(start + i * PAIRS), left, int32(0))
                     i = int32(i + 1)
-                begun = int32(begun + cuda.shfl_sync(ALL, place, WARP - 1))
-                written = int32(written + cuda.shfl_sync(ALL, record, WARP - 1))
+                begun = int32(begun + cuda.shfl_sync(FULL_WARP, upto, WARP - 1))
+                written = int32(written + cuda.shfl_sync(FULL_WARP, record, WARP - 1))
                 first = int32(first + WARP)
             if thread == 0:
                 made[0] = written
@@ -105,14 +109,14 @@ def sort_kernel():
             record = int32(record + SORTERS)
         pair = thread
         while pair < pairs:
-            place = atom_shared_add_i32(int32(counts + _expert_of(ids, pair, experts) * 4), int32(1))
-            st_global_i32(order + int64(place) * 4, pair)
+            index = atom_shared_add_i32(int32(counts + _expert_of(ids, pair, experts) * 4), int32(1))
+            st_global_i32(order + int64(index) * 4, pair)
             pair = int32(pair + SORTERS)
 
     return sort_pairs
 
 
-def sorted_pairs(ids, pairs, experts):
+def sorted_pairs(ids: DeviceArray, pairs: int, experts: int) -> tuple[DeviceArray, DeviceArray]:
     """(table, order) of pairs by expert; one launch. An expert's pairs fill all but its last record."""
     xp = array_module()
     table = xp.empty((pairs // PAIRS + min(experts, pairs), 4), np.int32)
@@ -122,6 +126,6 @@ def sorted_pairs(ids, pairs, experts):
     return table, order
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("sort_pairs", sort_kernel.build(), integers(6))

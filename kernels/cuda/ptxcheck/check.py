@@ -47,28 +47,28 @@ class Report:
 
 
 @cache
-def find_ptxas():
+def find_ptxas() -> Path | str | None:
     """Path of ptxas, from the wheels or the PATH; None where there is none."""
     spec = importlib.util.find_spec("nvidia")
-    for root in spec.submodule_search_locations if spec else ():
+    for root in (spec and spec.submodule_search_locations) or ():
         for path in sorted(Path(root).glob("*/bin/ptxas")):
             return path
     return shutil.which("ptxas")
 
 
-def instructions(ptx):
+def instructions(ptx: str) -> list[str]:
     """Names of all instructions in PTX text, those of inline assembly included."""
     lines = [part for line in ptx.splitlines() if not line.lstrip().startswith((".", "//")) for part in line.split(";")]
     names = (_INSTRUCTION.match(line) for line in lines)
     return [match[1] for match in names if match and "." in match[1]]
 
 
-def inexact_instructions(ptx):
+def inexact_instructions(ptx: str) -> tuple[str, ...]:
     """Instructions, sorted, that an exact kernel must not hold."""
     return tuple(sorted({name for name in instructions(ptx) if _INEXACT.search(name)}))
 
 
-def assemble(ptx, target, max_registers=None):
+def assemble(ptx: str, target: tuple[int, int], max_registers: int | None = None) -> dict[str, int]:
     """ptxas's account of ``ptx``: stack, spills, registers, shared. Raises RuntimeError with its message."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
@@ -90,7 +90,7 @@ def assemble(ptx, target, max_registers=None):
     }
 
 
-def reports(row: PtxRow, folder=None):
+def reports(row: PtxRow, folder: Path | str | None = None) -> dict[tuple[int, int], Report]:
     """:class:`Report` of ``row`` for every target from its minimum on: target -> report. ``folder`` keeps them."""
     from ..toolchain.compiler import compile_ptx
 

@@ -5,6 +5,9 @@ A thread block counts its slice's tokens in the history, penalises, and lists it
 waits for nobody, so any number of them may be resident. Everything about a row is read on the device.
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from qsa.reference.exact import sampler as exact
 
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
@@ -21,7 +24,7 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import F2, I1, I2, PtxRow, signature_of
-from ..topk.radix_search import BINS, CHOSEN, SHARED_WORDS, STATE, THREADS, key_at, selection_key
+from ..topk.radix_search import BINS_OFFSET, CHOSEN_OFFSET, SHARED_WORDS, STATE_OFFSET, THREADS, key_at, selection_key
 from ..topk.row_search import held_search
 from .row import (
     FREQUENCY,
@@ -43,7 +46,7 @@ search, and its counts fit the shared memory that the search needs anyway."""
 
 SLICE = THREADS * TURNS
 
-UNSORTED, SORTED = BINS, BINS + 8 * MOST_KEPT
+UNSORTED_OFFSET, SORTED_OFFSET = BINS_OFFSET, BINS_OFFSET + 8 * MOST_KEPT
 """Shared bytes of the list, keys and then ids, before and after it is ordered: where the search had its bins."""
 
 
@@ -56,31 +59,31 @@ def _refuse(code, row, slice_, tokens, counts):
 
 @device_function
 def _order(best, keys, labels, shared):
-    """The ``best`` chosen elements' keys at the address ``keys`` and ids at ``labels``, descending at SORTED.
+    """The ``best`` chosen elements' keys at the address ``keys`` and ids at ``labels``, descending at SORTED_OFFSET.
 
     The chosen ones ascend by id, so of equal keys the earlier one comes first.
     """
     thread = int32(cuda.threadIdx.x)
     if thread < best:
-        element = int64(ld_shared_i32(int32(shared + CHOSEN + thread * 4)))
-        st_shared_i32(int32(shared + UNSORTED + thread * 4), ld_global_i32(keys + element * 4))
-        st_shared_i32(int32(shared + UNSORTED + (MOST_KEPT + thread) * 4), ld_global_i32(labels + element * 4))
+        element = int64(ld_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4)))
+        st_shared_i32(int32(shared + UNSORTED_OFFSET + thread * 4), ld_global_i32(keys + element * 4))
+        st_shared_i32(int32(shared + UNSORTED_OFFSET + (MOST_KEPT + thread) * 4), ld_global_i32(labels + element * 4))
     cuda.syncthreads()
     if thread < best:
-        own = ld_shared_i32(int32(shared + UNSORTED + thread * 4))
+        own = ld_shared_i32(int32(shared + UNSORTED_OFFSET + thread * 4))
         rank = int32(0)
         for other in range(best):
-            key = uint32(ld_shared_i32(int32(shared + UNSORTED + other * 4)))
+            key = uint32(ld_shared_i32(int32(shared + UNSORTED_OFFSET + other * 4)))
             if key > uint32(own) or (key == uint32(own) and other < thread):
                 rank = int32(rank + 1)
-        st_shared_i32(int32(shared + SORTED + rank * 4), own)
-        label = ld_shared_i32(int32(shared + UNSORTED + (MOST_KEPT + thread) * 4))
-        st_shared_i32(int32(shared + SORTED + (MOST_KEPT + rank) * 4), label)
+        st_shared_i32(int32(shared + SORTED_OFFSET + rank * 4), own)
+        label = ld_shared_i32(int32(shared + UNSORTED_OFFSET + (MOST_KEPT + thread) * 4))
+        st_shared_i32(int32(shared + SORTED_OFFSET + (MOST_KEPT + rank) * 4), label)
     cuda.syncthreads()
 
 
 @specialised
-def sampler(turns):
+def sampler(turns: int) -> Any:
     """The kernel for slices of at most 1,024 * ``turns`` tokens; grid (rows, slices), 1,024 lanes.
 
     ``scratch`` [rows, words_per_row] int32: a counter, 0 before and after; the slices' statuses; keys and then ids of
@@ -104,14 +107,14 @@ def sampler(turns):
                 st_shared_i32(int32(shared + (thread + i * THREADS) * 4), int32(0))
         cuda.syncthreads()
         unknown, bad, possible = int32(0), int32(0), int32(0)
-        place = thread
-        while place < length:
-            token = ld_global_i32(tokens + int64(place) * 4)
+        index = thread
+        while index < length:
+            token = ld_global_i32(tokens + int64(index) * 4)
             if token < 0 or token >= vocab:
                 unknown = int32(1)
             elif penalises and start <= token < start + own:
                 red_shared_add_i32(int32(shared + (token - start) * 4), int32(1))
-            place = int32(place + THREADS)
+            index = int32(index + THREADS)
         cuda.syncthreads()
         for i in range(turns):
             element = int32(thread + i * THREADS)
@@ -170,7 +173,7 @@ def sampler(turns):
         if thread < limit:
             key, label = int32(0), int32(0)
             if thread < best:
-                element = ld_shared_i32(int32(shared + CHOSEN + thread * 4))
+                element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4))
                 key, label = int32(key_at(source, coded, element)), int32(start + element)
             at = int64(slice_ * limit + thread) * 4
             st_global_i32(found + at, key)
@@ -181,9 +184,9 @@ def sampler(turns):
             cuda.syncthreads()
             if thread == 0:
                 # Orders the thread block's words before, and those of the ones that came earlier after.
-                st_shared_i32(int32(shared + STATE), atom_global_inc(counter, int32(slices - 1)))
+                st_shared_i32(int32(shared + STATE_OFFSET), atom_global_inc(counter, int32(slices - 1)))
             cuda.syncthreads()
-            if ld_shared_i32(int32(shared + STATE)) != slices - 1:
+            if ld_shared_i32(int32(shared + STATE_OFFSET)) != slices - 1:
                 return
             status = int32(0)
             for other in range(slices):
@@ -194,18 +197,18 @@ def sampler(turns):
             # The list is the slice's own, in its own order.
             cuda.syncthreads()
             if thread < best:
-                st_shared_i32(int32(shared + CHOSEN + thread * 4), thread)
+                st_shared_i32(int32(shared + CHOSEN_OFFSET + thread * 4), thread)
             cuda.syncthreads()
         _order(best, found, labels, shared)
         if thread < 32:
             seed = ld_global_i64(global_base(seeds) + int64(row) * 8)
             out = (global_base(tokens), global_base(ids), global_base(masses), global_base(counts))
-            finish(int32(shared + SORTED), best, status, own_options, seed, position, purpose, row, out)
+            finish(int32(shared + SORTED_OFFSET), best, status, own_options, seed, position, purpose, row, out)
 
     return sample
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     inputs = (F2, I2, I2, I1, I1, "uint64[::1]", "int64[::1]")
     signature = signature_of(*inputs, I2, I1, I2, "uint64[:, ::1]", I1, "UniTuple(int64, 7)")

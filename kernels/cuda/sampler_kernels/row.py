@@ -6,17 +6,16 @@ two neighbours a lane: cuts and draw are counts of lanes, and sums of masses are
 
 from qsa.reference.exact import sampler as exact
 
-from ..common.scalar import LOG2_E, exp2
+from ..common.scalar import LOG2_E, SCORE_LIMIT, exp2
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import float_as_int, int_as_float, ld_global_i32, ld_shared_i32, st_global_i32, st_global_i64
 from .philox import uniform
 
 MOST_KEPT = 64
 """Tokens that a list holds at most: two a lane of a warp."""
 
-ALL = 0xFFFFFFFF
 LARGEST = float(exact.LARGEST)
-LIMIT = float(exact.SCORE_LIMIT)
 KEY_OF_NOTHING = 0x007FFFFF
 """Key of -inf: a token that is not possible."""
 
@@ -56,7 +55,7 @@ def _value(key):
 @device_function
 def _log2_units(x, first, scale):
     s = libdevice.fmul_rn(libdevice.fsub_rn(x, first), scale)
-    return s if s > float32(-LIMIT) else float32(-LIMIT)
+    return s if s > float32(-SCORE_LIMIT) else float32(-SCORE_LIMIT)
 
 
 @device_function
@@ -68,7 +67,7 @@ def _mass(s):
     shift = int32(int32(bits >> 23) - 150 + exact.MASS_BITS + n)
     if shift >= 0:
         return int64(mantissa << int64(shift))
-    # 25 places down even the largest mantissa is less than a half.
+    # Shifted by 25 even the largest mantissa is less than a half.
     down = int64(min(int32(-shift), int32(25)))
     whole = int64(mantissa >> down)
     rest = int64(mantissa - (whole << down))
@@ -81,7 +80,7 @@ def _scan(x):
     """Sum of int64 ``x`` over this lane and those below it."""
     lane = int32(cuda.threadIdx.x & 31)
     for i in range(5):
-        below = int64(cuda.shfl_up_sync(ALL, x, 1 << i))
+        below = int64(cuda.shfl_up_sync(FULL_WARP, x, 1 << i))
         if lane >= 1 << i:
             x = int64(x + below)
     return x
@@ -90,14 +89,14 @@ def _scan(x):
 @device_function
 def _both(first, second):
     """In how many lanes each of two conditions holds, added."""
-    return int32(cuda.popc(cuda.ballot_sync(ALL, first)) + cuda.popc(cuda.ballot_sync(ALL, second)))
+    return int32(cuda.popc(cuda.ballot_sync(FULL_WARP, first)) + cuda.popc(cuda.ballot_sync(FULL_WARP, second)))
 
 
 @device_function
 def finish(keys, listed, status, options, seed, position, purpose, row, out):
     """Steps 4 to 7 by one warp, and the row's results.
 
-    ``keys`` shared address of ``listed`` keys, descending; the ids of the same places lie ``MOST_KEPT`` words behind.
+    ``keys`` shared address of ``listed`` keys, descending; the ids of the same ranks lie ``MOST_KEPT`` words behind.
     ``status`` the row's; ``out`` (tokens, ids, masses, counts) addresses.
     """
     tokens, ids, masses, counts = out
@@ -129,7 +128,7 @@ def finish(keys, listed, status, options, seed, position, purpose, row, out):
         mass_a = _mass(s_a) if a < kept else int64(0)
         mass_b = _mass(s_b) if b < kept else int64(0)
         upto = _scan(int64(mass_a + mass_b))
-        total = int64(cuda.shfl_sync(ALL, upto, 31))
+        total = int64(cuda.shfl_sync(FULL_WARP, upto, 31))
         low = int64(total & ((1 << exact.TOP_P_BITS) - 1))
         needed = int64((low * share + ((1 << exact.TOP_P_BITS) - 1)) >> exact.TOP_P_BITS)
         needed = int64(needed + (total >> exact.TOP_P_BITS) * share)
@@ -141,10 +140,10 @@ def finish(keys, listed, status, options, seed, position, purpose, row, out):
     mass_a = _mass(_log2_units(x_a, first, scale)) if a < kept else int64(0)
     mass_b = _mass(_log2_units(x_b, first, scale)) if b < kept else int64(0)
     upto = _scan(int64(mass_a + mass_b))
-    total = int64(cuda.shfl_sync(ALL, upto, 31))
+    total = int64(cuda.shfl_sync(FULL_WARP, upto, 31))
     u = int64(uniform(seed, position, purpose))
     limit = int64((total >> exact.U_BITS) * u + (((total & ((1 << exact.U_BITS) - 1)) * u) >> exact.U_BITS))
-    place = _both(upto - mass_b <= limit, upto <= limit)
+    rank = _both(upto - mass_b <= limit, upto <= limit)
     at = int64(row) * MOST_KEPT
     labels = int32(keys + MOST_KEPT * 4)
     if a < kept:
@@ -154,5 +153,5 @@ def finish(keys, listed, status, options, seed, position, purpose, row, out):
         st_global_i32(ids + (at + b) * 4, ld_shared_i32(int32(labels + b * 4)))
         st_global_i64(masses + (at + b) * 8, mass_b)
     if lane == 0:
-        st_global_i32(tokens + int64(row) * 4, ld_shared_i32(int32(labels + place * 4)))
+        st_global_i32(tokens + int64(row) * 4, ld_shared_i32(int32(labels + rank * 4)))
         st_global_i32(counts + int64(row) * 4, kept)

@@ -1,11 +1,10 @@
-"""The simulator's arithmetic instructions: the names and arguments of ``ptx.ARITHMETIC``."""
+"""The simulator's arithmetic instructions, with the names and arguments of ``toolchain/ptx.py``."""
 
 from functools import cache
 
 import numpy as np
 
-from .numbers import bits, from_bits, int32
-from .state import FULL
+from .numbers import ALL_BITS, bits, from_bits, int32
 
 _f32 = np.float32
 
@@ -13,7 +12,7 @@ float_as_int, int_as_float = bits, from_bits
 
 
 def _bytes(x, signed):
-    return [b - 256 if signed and b > 127 else b for b in (int(x) & FULL).to_bytes(4, "little")]
+    return [b - 256 if signed and b > 127 else b for b in (int(x) & ALL_BITS).to_bytes(4, "little")]
 
 
 def dp4a_s8(a, b, c):
@@ -33,13 +32,13 @@ def _shifts(selector):
 
 
 def join_four(a, b, c, d):
-    """See ``ptx.JOINS``."""
+    """The int64 sum of four int32 digits to the base 256, the lowest first."""
     return a + (b << 8) + (c << 16) + (d << 24)
 
 
 def prmt(a, b, selector):
     """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
-    pool, result, at = (a & FULL) | (b & FULL) << 32, 0, 0
+    pool, result, at = (a & ALL_BITS) | (b & ALL_BITS) << 32, 0, 0
     for shift, sign in _shifts(selector):
         byte = pool >> shift & 255
         result |= (-(byte >> 7) & 255 if sign else byte) << at
@@ -57,7 +56,7 @@ def _rounded(round_, low, high):
     return convert
 
 
-rint_u32 = _rounded(np.rint, 0, FULL)
+rint_u32 = _rounded(np.rint, 0, ALL_BITS)
 rint_s32 = _rounded(np.rint, -(1 << 31), (1 << 31) - 1)
 floor_s32 = _rounded(np.floor, -(1 << 31), (1 << 31) - 1)
 trunc_s32 = _rounded(np.trunc, -(1 << 31), (1 << 31) - 1)

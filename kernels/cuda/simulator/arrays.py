@@ -51,8 +51,8 @@ class GlobalArray:
             whole *= axes.pop()[1]
         for stride, n in axes:
             if n > 1:
-                place, offset = divmod(offset, stride)
-                if place >= n:
+                index, offset = divmod(offset, stride)
+                if index >= n:
                     return False
         return offset + size <= whole
 
@@ -95,16 +95,16 @@ class _Flat:
     def __len__(self):
         return self.shape[0]
 
-    def _place(self, index, what):
+    def _offset(self, index, what):
         index = index if type(index) is tuple else (index,)
         if len(index) != self.ndim:
             fault("bounds", f"{len(index)} indices into {self.ndim} axes")
-        place = 0
+        offset = 0
         for i, n in zip(index, self.shape, strict=True):
             if not 0 <= i < n:
                 fault("bounds", f"index {tuple(map(int, index))} into a {what} array of shape {self.shape}")
-            place = place * n + i
-        return place
+            offset = offset * n + i
+        return offset
 
 
 class LocalArray(_Flat):
@@ -119,14 +119,14 @@ class LocalArray(_Flat):
         if index.__class__ is int and 0 <= index < self.plain:
             value = self.values[index]
         else:
-            value = self.values[self._place(index, "local")]
+            value = self.values[self._offset(index, "local")]
         if value is None:
             fault("unwritten", f"read of element {index} of a local array")
         return value
 
     def __setitem__(self, index, value):
-        place = index if index.__class__ is int and 0 <= index < self.plain else self._place(index, "local")
-        self.values[place] = self.convert(value)
+        offset = index if index.__class__ is int and 0 <= index < self.plain else self._offset(index, "local")
+        self.values[offset] = self.convert(value)
 
 
 class SharedArray(_Flat):
@@ -137,17 +137,17 @@ class SharedArray(_Flat):
         super().__init__(nbytes // self.form.size if shape == 0 else shape)
         self.memory, self.convert, self.address = memory, convert, address
 
-    def place(self, index):
+    def address_of(self, index):
         """Address of the element at ``index``."""
-        return self.address + self.form.size * self._place(index, "shared")
+        return self.address + self.form.size * self._offset(index, "shared")
 
     def __getitem__(self, index):
-        address = self.place(index)
+        address = self.address_of(index)
         self.memory.reading(address, self.form.size)
         return self.convert(self.form.unpack_from(self.memory.data, address)[0])
 
     def __setitem__(self, index, value):
-        address = self.place(index)
+        address = self.address_of(index)
         self.memory.writing(address, self.form.size)
         self.form.pack_into(self.memory.data, address, self.convert(value))
         State.progress += 1

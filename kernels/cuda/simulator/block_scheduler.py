@@ -1,6 +1,6 @@
 """The simulator's scheduler: blocks, warps and lanes, each lane a greenlet.
 
-A lane runs until it needs others (``simulate_sync``): it then switches to the next lane of its block that is ready, and
+A lane runs until it needs others (sync.py): it then switches to the next lane of its block that is ready, and
 to the scheduler when there is none or when it has finished.
 """
 
@@ -10,7 +10,8 @@ from contextvars import copy_context
 import numpy as np
 from greenlet import getcurrent, greenlet
 
-from .state import WARP, Dim3, SimulationError, State, fault, raised_at
+from ..toolchain.constants import WARP
+from .state import Dim3, SimulationError, State, fault, raised_at
 from .sync import stuck
 
 PATIENCE = 50
@@ -21,17 +22,17 @@ class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
     looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers,
-    ``awaits()`` says what a polling lane waits for, where that is known. ``place`` is its place in the warp; ``go()``
+    ``awaits()`` says what a polling lane waits for, where that is known. ``laneid`` is its index in the warp; ``go()``
     switches to it."""
 
     __slots__ = (
-        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "open", "place", "polled"),
+        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "laneid", "open", "polled"),
         *("seen", "thread", "value", "waits", "warp"),
     )
 
     def __init__(self, block, index, thread, warp):
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
-        self.place, self.clock, self.seen = index % WARP, 1, block.origin
+        self.laneid, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
         self.value = self.awaits = None
         self.arrivals = self.waits = 0
@@ -55,7 +56,7 @@ class Warp:
 class Block:
     """One thread block under way. ``fresh`` holds the lanes not yet started, ``ready`` those that may go on, in order,
     ``polling`` those that look at memory which others write; ``cluster``: of a launch in clusters, its
-    ``simulate_cluster.Cluster``."""
+    ``cluster.Cluster``."""
 
     cluster = None
 
@@ -96,7 +97,7 @@ class Block:
                 raise
             except Exception as error:
                 try:
-                    fault("python", f"{type(error).__name__}: {error}", place=raised_at(error))
+                    fault("python", f"{type(error).__name__}: {error}", location=raised_at(error))
                 except SimulationError as found:
                     raise found from error
             if State.lane.greenlet.dead:

@@ -17,8 +17,9 @@ The rules are stricter than the memory model, which keeps them independent of th
 
 from functools import partial
 
+from ..toolchain.constants import FULL_WARP
 from .memory import SharedMemory
-from .state import FULL, State, fault, requires
+from .state import State, fault, requires
 from .sync import poll, warp_operation
 
 SPAN = 1 << 20
@@ -210,15 +211,15 @@ def _wait(lanes, _):
 
 
 def cluster_arrive_relaxed():
-    """See ``ptx.CLUSTER``."""
+    """Arrive at the cluster's next barrier without waiting; orders no memory."""
     _cluster("barrier.cluster")
-    warp_operation(_arrive, FULL, None)
+    warp_operation(_arrive, FULL_WARP, None)
 
 
 def cluster_wait():
-    """See ``ptx.CLUSTER``."""
+    """Return once every lane of the cluster that has not ended has arrived at this lane's last barrier."""
     cluster = _cluster("barrier.cluster")
-    warp_operation(_wait, FULL, None)
+    warp_operation(_wait, FULL_WARP, None)
     lane = State.lane
     if lane.waits == lane.arrivals:
         fault("barrier", "barrier.cluster: waits without having arrived")
@@ -228,13 +229,13 @@ def cluster_wait():
 
 
 def mbarrier_init(address, count):
-    """See ``ptx.CLUSTER``."""
+    """Make a barrier of ``count`` arrivals in 8 bytes of the block's shared memory."""
     _cluster("mbarrier.init")
     State.lane.block.memory.initialise(address, count)
 
 
 def fence_mbarrier_init():
-    """See ``ptx.CLUSTER``."""
+    """Tell the cluster, by the lane's next arrival, of the mbarriers that it has made."""
     _cluster("fence.mbarrier_init")
     lane = State.lane
     for mbarrier in lane.block.memory.mbarriers.values():
@@ -243,7 +244,7 @@ def fence_mbarrier_init():
 
 
 def mbarrier_arrive_expect(address, n_bytes):
-    """See ``ptx.CLUSTER``."""
+    """Arrive at an mbarrier, which then waits for ``n_bytes`` bytes more."""
     _cluster("mbarrier.arrive")
     mbarrier = State.lane.block.memory.mbarrier(address, "mbarrier.arrive")
     if not 0 <= n_bytes < LIMIT:
@@ -252,7 +253,7 @@ def mbarrier_arrive_expect(address, n_bytes):
 
 
 def mbarrier_try_wait(address, parity):
-    """See ``ptx.CLUSTER``: true when the phase under way has the other parity, hence also of parity 1 at first."""
+    """1 when the phase under way has the other parity, hence also of parity 1 at first."""
     _cluster("mbarrier.try_wait")
     mbarrier = State.lane.block.memory.mbarrier(address, "mbarrier.try_wait")
     if not (mbarrier.phase ^ parity) & 1:
@@ -264,7 +265,7 @@ def mbarrier_try_wait(address, parity):
 
 
 def map_shared(address, rank):
-    """See ``ptx.ARITHMETIC``."""
+    """Address in the cluster's memory of what ``address`` names in the block ``rank``."""
     requires((9, 0), "mapa")
     cluster = State.lane.block.cluster
     if cluster is None or not 0 <= rank < cluster.size:
@@ -276,9 +277,9 @@ def receive(address, size, mbarrier):
     """Check an asynchronous store of the running lane and count its bytes; (memory, offset) to store them at."""
     cluster = _cluster("st.async")
     rank, counts = address // SPAN - 1, mbarrier // SPAN - 1
-    for place, of in ((address, rank), (mbarrier, counts)):
+    for mapped, of in ((address, rank), (mbarrier, counts)):
         if not 0 <= of < cluster.size:
-            fault("bounds", f"st.async: address {place:#x} is none that map_shared made")
+            fault("bounds", f"st.async: address {mapped:#x} is none that map_shared made")
     if rank != counts:
         fault("bounds", f"st.async to rank {rank}, counted by an mbarrier of rank {counts}")
     block = cluster.blocks[rank]

@@ -21,7 +21,7 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
 ``alignment``   an address that is no multiple of the access's size
 ``race``        two lanes at one shared word, one of them writing, without a barrier or ``syncwarp`` between. Shuffles
                 and votes order registers, not memory; what blocks of a cluster send each other has rules of its own
-                (``simulate_cluster``)
+                (cluster.py)
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
 ``device``      an instruction that the simulated device does not have: those of clusters and mbarriers (sm_90), ``mma``
                 and ``cp.async`` (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
@@ -43,15 +43,14 @@ Speed: exact attention of one row, 24 heads, 128 cells on 4 blocks of 384 lanes 
 import contextlib
 import importlib
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 
 from ..toolchain.host import Properties, count_launch, launches, per_device
-from . import memory as simulate_memory
-from . import numbers as simulate_types
-from . import ops as simulate_ops
-from . import ptx as simulate_ptx
+from . import memory, numbers, ops, ptx
 from .arrays import GlobalArray
 from .block_scheduler import Block, run_grid
 from .cluster import Cluster, ClusterMemory
@@ -76,7 +75,7 @@ settings = SimpleNamespace(
 class Kernel:
     """A kernel's source, ready to be launched."""
 
-    def __init__(self, function, options):
+    def __init__(self, function: Callable[..., None], options: dict[str, Any]) -> None:
         self.py_func, self.options = function, options
         self.__name__ = function.__name__
 
@@ -90,29 +89,37 @@ def _dim3(size):
     return Dim3(*map(int, size)) if isinstance(size, (tuple, list)) else Dim3(int(size))
 
 
-def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
+def launch(
+    kernel: Kernel,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    stream: Any = None,
+    cluster: int = 1,
+) -> None:
     """Run ``kernel`` to its end; arguments as ``compiler.launch``. Raises :class:`SimulationError` on a fault."""
     count_launch(kernel.__name__)
-    grid, block = _dim3(grid), _dim3(block)
+    blocks_of, lanes_of = _dim3(grid), _dim3(block)
     memory = GlobalMemory()
     seen = tuple(memory.register(x) if isinstance(x, np.ndarray) else _scalar(x) for x in args)
-    blocks = grid.x * grid.y * grid.z
+    blocks = blocks_of.x * blocks_of.y * blocks_of.z
     backwards = settings.order == "backwards"
 
     if blocks % cluster:
         raise ValueError(f"cluster = {cluster}: must divide the grid's {blocks} blocks")
 
     def make(i, own):
-        index = Dim3(i % grid.x, i // grid.x % grid.y, i // (grid.x * grid.y))
-        return Block(kernel.__name__, kernel.py_func, seen, index, grid, block, own, memory, backwards)
+        index = Dim3(i % blocks_of.x, i // blocks_of.x % blocks_of.y, i // (blocks_of.x * blocks_of.y))
+        return Block(kernel.__name__, kernel.py_func, seen, index, blocks_of, lanes_of, own, memory, backwards)
 
     def start(i):
         if cluster == 1:
             return [make(i, SharedMemory(shared))]
         together = Cluster(cluster)
         together.blocks = [make(i * cluster + rank, ClusterMemory(shared)) for rank in range(cluster)]
-        for one in together.blocks:
-            one.cluster = together
+        for held in together.blocks:
+            held.cluster = together
         return together.blocks[::-1] if backwards else together.blocks
 
     State.capability = settings.properties.compute_capability
@@ -138,12 +145,12 @@ def _compiler():
     """The module put in the place of ``compiler``."""
     module = ModuleType(f"{PACKAGE}.toolchain.compiler", "The simulator's compiler: see simulator/launch.py.")
     module.NAME = "simulator"
-    module.cuda, module.types, module.libdevice = simulate_ops.cuda, simulate_types.types, simulate_ops.libdevice
+    module.cuda, module.types, module.libdevice = ops.cuda, numbers.types, ops.libdevice
     for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"):
-        setattr(module, name, getattr(simulate_types, name))
+        setattr(module, name, getattr(numbers, name))
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.wrap = launch, lambda array: array
-    module.address = simulate_memory.address
+    module.address = memory.address
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
     module.current_device, module.stream_key = lambda: 0, lambda stream=None: (0, 0)
     module.specialised = per_device(module.current_device)
@@ -165,13 +172,13 @@ def _package():
         package.__path__ = list(sys.modules[_SOURCES].__path__)
         sys.modules[PACKAGE] = package
         toolchain = importlib.import_module(f"{PACKAGE}.toolchain")
-        for name, module in (("compiler", _compiler()), ("ptx", simulate_ptx)):
+        for name, module in (("compiler", _compiler()), ("ptx", ptx)):
             sys.modules[f"{PACKAGE}.toolchain.{name}"] = module
             setattr(toolchain, name, module)
     return sys.modules[PACKAGE]
 
 
-def load(name):
+def load(name: str) -> ModuleType:
     """The kernel file ``name``, such as ``select`` or ``layers.norm``, of ``kernels/cuda`` as a module of its own whose
     kernels run here."""
     _package()
@@ -179,7 +186,7 @@ def load(name):
 
 
 @contextlib.contextmanager
-def configured(**changes):
+def configured(**changes: Any) -> Iterator[None]:
     """Other ``settings`` for a while."""
     before = {name: getattr(settings, name) for name in changes}
     vars(settings).update(changes)

@@ -6,7 +6,9 @@ import struct
 
 import numpy as np
 
-from .state import FULL, WARP, State, requires
+from ..toolchain.constants import FULL_WARP, WARP
+from .numbers import ALL_BITS
+from .state import State, requires
 from .sync import warp_operation
 
 _G, _T = np.arange(WARP) // 4, np.arange(WARP) % 4
@@ -20,7 +22,7 @@ _C_COL = np.stack([2 * _T, 2 * _T + 1, 2 * _T, 2 * _T + 1], 1)
 
 
 def _product(values, kind):
-    registers = (np.array(values, np.int64) & FULL).astype(np.uint32)
+    registers = (np.array(values, np.int64) & ALL_BITS).astype(np.uint32)
     a = np.empty((16, 32), np.float64)
     b = np.empty((32, 8), np.float64)
     a[_A_ROW, _A_COL] = np.ascontiguousarray(registers[:, :4]).view(kind).reshape(WARP, 4, 4)
@@ -40,16 +42,16 @@ def mma_u8_m16n8k32(lanes, values):
     return _product(values, np.uint8)
 
 
-def mma_s8(*registers):
-    """See ``ptx.MATRIX``."""
+def mma_s8(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+    """The registers of D = A B + C, A int8 [16, 32] and B int8 [32, 8]."""
     requires((8, 0), "mma.m16n8k32")
-    return warp_operation(mma_s8_m16n8k32, FULL, registers)
+    return warp_operation(mma_s8_m16n8k32, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
 
 
-def mma_u8(*registers):
-    """See ``ptx.MATRIX``."""
+def mma_u8(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+    """The registers of D = A B + C, A uint8 [16, 32] and B int8 [32, 8]."""
     requires((8, 0), "mma.m16n8k32")
-    return warp_operation(mma_u8_m16n8k32, FULL, registers)
+    return warp_operation(mma_u8_m16n8k32, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
 
 
 def _rows(lanes, addresses):
@@ -87,18 +89,18 @@ def ldmatrix_4_transposed(lanes, addresses):
 
 
 def ldmatrix_x2(address):
-    """See ``ptx.MATRIX``."""
+    """Two 8x8 matrices of 16-bit elements from shared memory, a row at each address of lanes 0 to 15."""
     requires((7, 5), "ldmatrix")
-    return warp_operation(ldmatrix_2, FULL, address)
+    return warp_operation(ldmatrix_2, FULL_WARP, address)
 
 
 def ldmatrix_x4(address):
-    """See ``ptx.MATRIX``."""
+    """Four 8x8 matrices of 16-bit elements from shared memory, a row at each lane's address."""
     requires((7, 5), "ldmatrix")
-    return warp_operation(ldmatrix_4, FULL, address)
+    return warp_operation(ldmatrix_4, FULL_WARP, address)
 
 
 def ldmatrix_x4_trans(address):
-    """See ``ptx.MATRIX``."""
+    """As :func:`ldmatrix_x4`, each matrix transposed."""
     requires((7, 5), "ldmatrix")
-    return warp_operation(ldmatrix_4_transposed, FULL, address)
+    return warp_operation(ldmatrix_4_transposed, FULL_WARP, address)

@@ -7,9 +7,12 @@ access is a race when it meets an unordered one of another lane and either write
 
 import itertools
 import weakref
+from types import CodeType
+from typing import Any
 
 import numpy as np
 
+from ..toolchain.constants import STATIC_SHARED
 from .arrays import GlobalArray
 from .state import State, fault
 
@@ -29,23 +32,24 @@ _ALL, _PENDING = 0b1111, 0b10000
 class SharedMemory:
     """Shared memory of one block: static arrays from :data:`STATIC`, the dynamic part from :data:`DYNAMIC`."""
 
-    def __init__(self, dynamic):
+    def __init__(self, dynamic: int) -> None:
         if dynamic > MAX_SHARED:
             raise ValueError(f"shared = {dynamic}: a block has at most {MAX_SHARED} bytes")
         self.end = DYNAMIC + dynamic
         words = (self.end + 3) // 4
         self.data = bytearray(4 * words)
         self.valid = bytearray(words)
-        self.writers = [None] * words
-        self.readers = [None] * words
-        self.arrays, self.top = {}, STATIC
+        self.writers: list[Any] = [None] * words
+        self.readers: list[dict[int, int] | None] = [None] * words
+        self.arrays: dict[tuple[CodeType, int], tuple[int, int]] = {}
+        self.top = STATIC
 
-    def static(self, site, nbytes):
+    def static(self, site: tuple[CodeType, int], nbytes: int) -> tuple[int, int]:
         """(start, end) of the static array that the call at ``site`` makes, the same for every lane."""
         if site not in self.arrays:
             start = self.top
             self.top = (start + nbytes + _GAP + 15) // 16 * 16
-            if self.top > STATIC + 48 * 1024:
+            if self.top > STATIC + STATIC_SHARED:
                 fault("bounds", "static shared memory: more than 48 KiB")
             self.arrays[site] = (start, start + nbytes)
         return self.arrays[site]
@@ -77,7 +81,7 @@ class SharedMemory:
                 if bytes_ & mask and other != me and seen[other] < clock and not (atomic and by_atomic):
                     self._race(what, word, other, "wrote")
 
-    def reading(self, address, size):
+    def reading(self, address: int, size: int) -> None:
         """Check a read of ``size`` bytes (1, 2, 4, 8, 16) by the running lane, and note it."""
         self._check(address, size, "read")
         lane = State.lane
@@ -93,7 +97,7 @@ class SharedMemory:
                 readers = self.readers[word] = {}
             readers[lane.index << 4 | mask] = lane.clock
 
-    def writing(self, address, size, atomic=False, pending=False):
+    def writing(self, address: int, size: int, atomic: bool = False, pending: bool = False) -> None:
         """Check a write by the running lane, and note it. ``pending``: the start of an asynchronous copy."""
         self._check(address, size, "write")
         lane = State.lane
@@ -126,7 +130,7 @@ class SharedMemory:
                 kept.append((other, moment, left, by_atomic))
         self.writers[word] = [*kept, (me, clock, mask, atomic)]
 
-    def land(self, address, chunk):
+    def land(self, address: int, chunk: bytes) -> None:
         """Carry out an asynchronous copy of the running lane at its wait: the words are written, by it, now."""
         lane = State.lane
         self.data[address : address + len(chunk)] = chunk
@@ -138,11 +142,11 @@ class SharedMemory:
 _SHIFT = 40
 _PERSISTENT = 1 << 20
 _slots = itertools.count(_PERSISTENT)
-_tables = weakref.WeakValueDictionary()
+_tables: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 
 
 def _offset(array):
-    """Place of a view relative to 256 bytes, so that a misaligned view is noticed."""
+    """Offset of a view from 256 bytes, so that a misaligned view is noticed."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base
@@ -152,17 +156,17 @@ def _offset(array):
 class GlobalMemory:
     """The arrays that a launch may touch: its arguments, and those whose address was asked for."""
 
-    def __init__(self):
-        self.arrays = {}
+    def __init__(self) -> None:
+        self.arrays: dict[int, GlobalArray] = {}
 
-    def register(self, array, slot=None):
+    def register(self, array: np.ndarray, slot: int | None = None) -> GlobalArray:
         """``array`` (NumPy) as a :class:`GlobalArray`."""
         slot = len(self.arrays) + 1 if slot is None else slot
         registered = GlobalArray(array, (slot << _SHIFT) + _offset(array))
         self.arrays[slot] = registered
         return registered
 
-    def find(self, address, size, what):
+    def find(self, address: int, size: int, what: str) -> tuple[memoryview, int]:
         """(memory view, offset) of ``size`` bytes at ``address``; a fault unless they lie in one registered array."""
         slot = address >> _SHIFT
         array = self.arrays.get(slot)
@@ -179,7 +183,7 @@ class GlobalMemory:
         return array.data, offset
 
 
-def address(array):
+def address(array: np.ndarray) -> int:
     """Address of ``array`` (NumPy), valid in every launch while the array lives."""
     slot = next((slot for slot, known in _tables.items() if known is array), None)
     if slot is None:

@@ -6,12 +6,16 @@ them. Floats are NumPy's scalars, rounded once per operation.
 
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from .state import FULL, fault
+from .state import fault
 
 _f32 = np.float32
+
+ALL_BITS = 0xFFFFFFFF
+"""A 32-bit word of ones."""
 
 
 def _integer(name, letter, bits, signed):
@@ -57,6 +61,7 @@ def boolean(x):
     return bool(x)
 
 
+_type: Any
 for _type, _letter, _size in ((float16, "e", 2), (float32, "f", 4), (float64, "d", 8), (boolean, "?", 1)):
     _type.letter, _type.size = _letter, _size
 
@@ -84,7 +89,7 @@ _EXPONENT = 0x7F800000
 
 def from_bits(x):
     """float32 of int32 bits."""
-    x = int(x) & FULL
+    x = int(x) & ALL_BITS
     if x & _EXPONENT == _EXPONENT:
         # On the way through a Python float a NaN could change its bits.
         return np.uint32(x).view(_f32)

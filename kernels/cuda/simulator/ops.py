@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 
-from . import warp as simulate_warp
+from ..toolchain.constants import FULL_WARP, WARP
+from . import warp
 from .arrays import GlobalArray, LocalArray, SharedArray
 from .memory import DYNAMIC
-from .numbers import bits, converter, from_bits, int32
-from .state import FULL, WARP, State, fault, kernel_frame
+from .numbers import ALL_BITS, bits, converter, from_bits, int32
+from .state import State, fault, kernel_frame
 from .sync import barrier, poll, warp_operation
 
 _f32 = np.float32
@@ -31,10 +32,10 @@ def _update(array, index, change):
         array[index] = change(old)
         poll()
         return old
-    place = array.place(index)
-    array.memory.writing(place, array.form.size, atomic=True)
-    old = array.convert(array.form.unpack_from(array.memory.data, place)[0])
-    array.form.pack_into(array.memory.data, place, array.convert(change(old)))
+    address = array.address_of(index)
+    array.memory.writing(address, array.form.size, atomic=True)
+    old = array.convert(array.form.unpack_from(array.memory.data, address)[0])
+    array.form.pack_into(array.memory.data, address, array.convert(change(old)))
     State.progress += 1
     return old
 
@@ -100,28 +101,28 @@ def _clz(x, bits=32):
 
 
 def _popc(x):
-    if x < 0 and not isinstance(x, simulate_warp.Votes):
+    if x < 0 and not isinstance(x, warp.Votes):
         fault("overflow", f"popc of {x}: numba counts 32 or 64 bits, as it typed the value; convert to uint32")
-    return (int(x) & FULL if x < 0 else int(x)).bit_count()
+    return (int(x) & ALL_BITS if x < 0 else int(x)).bit_count()
 
 
 class Cuda:
     """The names of ``numba.cuda`` that kernels use."""
 
     shared, local, atomic, warpsize = _Shared, _Local, _Atomic, WARP
-    shfl_xor_sync, shfl_up_sync = _shuffle(simulate_warp.shfl_xor), _shuffle(simulate_warp.shfl_up)
-    shfl_down_sync, shfl_sync = _shuffle(simulate_warp.shfl_down), _shuffle(simulate_warp.shfl)
+    shfl_xor_sync, shfl_up_sync = _shuffle(warp.shfl_xor), _shuffle(warp.shfl_up)
+    shfl_down_sync, shfl_sync = _shuffle(warp.shfl_down), _shuffle(warp.shfl)
     ballot_sync, any_sync, all_sync = (
-        _vote(simulate_warp.ballot),
-        _vote(simulate_warp.vote_any),
-        _vote(simulate_warp.vote_all),
+        _vote(warp.ballot),
+        _vote(warp.vote_any),
+        _vote(warp.vote_all),
     )
-    match_any_sync = _vote(simulate_warp.match_any)
+    match_any_sync = _vote(warp.match_any)
     threadfence = threadfence_block = threadfence_system = staticmethod(lambda: None)
     popc = staticmethod(_popc)
     clz = staticmethod(_clz)
     ffs = staticmethod(lambda x: (int(x) & -int(x)).bit_length())
-    brev = staticmethod(lambda x: int(f"{int(x) & FULL:032b}"[::-1], 2))
+    brev = staticmethod(lambda x: int(f"{int(x) & ALL_BITS:032b}"[::-1], 2))
     selp = staticmethod(lambda condition, a, b: a if condition else b)
     fma = staticmethod(lambda a, b, c: _f32(np.float64(a) * np.float64(b) + np.float64(c)))
     nanosleep = staticmethod(lambda _: poll())
@@ -149,8 +150,8 @@ class Cuda:
         return barrier(0, self._all(), combine=lambda values: int(any(values)), value=value)
 
     @staticmethod
-    def syncwarp(mask=FULL):
-        warp_operation(simulate_warp.syncwarp, mask, None)
+    def syncwarp(mask=FULL_WARP):
+        warp_operation(warp.syncwarp, mask, None)
 
     @staticmethod
     def lanemask_lt():
@@ -158,8 +159,8 @@ class Cuda:
 
     def grid(self, axes):
         index, size, thread = self.blockIdx, self.blockDim, self.threadIdx
-        place = (index.x * size.x + thread.x, index.y * size.y + thread.y, index.z * size.z + thread.z)
-        return place[0] if axes == 1 else place[:axes]
+        position = (index.x * size.x + thread.x, index.y * size.y + thread.y, index.z * size.z + thread.z)
+        return position[0] if axes == 1 else position[:axes]
 
     def gridsize(self, axes):
         size, grid = self.blockDim, self.gridDim
@@ -205,7 +206,7 @@ class Libdevice:
     clz = staticmethod(_clz)
 
     def __getattr__(self, name):
-        raise AttributeError(f"libdevice.{name}: the simulator does not have it yet (simulate_ops.py)")
+        raise AttributeError(f"libdevice.{name}: the simulator does not have it yet (simulator/ops.py)")
 
 
 cuda, libdevice = Cuda(), Libdevice()

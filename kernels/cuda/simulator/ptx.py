@@ -1,9 +1,16 @@
-"""What the simulator puts in the place of ``ptx.py``: the same names and arguments."""
+"""The simulator's instructions: it puts this module in the place of ``toolchain/ptx.py``.
+
+Every function here that is not private is an instruction, with the name and the number of arguments that it has there.
+"""
 
 import struct
+from collections.abc import Callable
+from inspect import Parameter, Signature
+from typing import Any
 
 import numpy as np
 
+from . import cluster, numbers, state, sync
 from .arithmetic import (  # noqa: F401
     dp4a_s8,
     dp4a_u8s8,
@@ -28,12 +35,9 @@ from .cluster import (  # noqa: F401
     mbarrier_arrive_expect,
     mbarrier_init,
     mbarrier_try_wait,
-    receive,
 )
 from .matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
-from .numbers import int32, int64, uint32
-from .state import State, fault, requires
-from .sync import barrier, poll
+from .state import State
 
 _f32 = np.float32
 
@@ -41,7 +45,7 @@ _f32 = np.float32
 def shared_base(array):
     """Address of a shared array's first byte."""
     if not isinstance(array, SharedArray):
-        fault("python", "shared_base of something that is no shared array")
+        state.fault("python", "shared_base of something that is no shared array")
     return array.address
 
 
@@ -51,7 +55,7 @@ shared_window = shared_base
 def global_base(array):
     """Address of a global array's first byte."""
     if not isinstance(array, GlobalArray):
-        fault("python", "global_base of something that is no global array")
+        state.fault("python", "global_base of something that is no global array")
     return array.address
 
 
@@ -60,10 +64,19 @@ _LETTERS = {"u8": "B", "s8": "b", "u16": "H", "i32": "i", "i64": "q", "f32": "f"
 
 def _forms(kind):
     """(struct form, bytes, whether floats) of a kind such as ``i32`` or ``v4_f32``."""
-    count, _, one = kind.rpartition("_")
-    letters = _LETTERS[one] * (int(count[1:]) if count else 1)
+    count, _, element = kind.rpartition("_")
+    letters = _LETTERS[element] * (int(count[1:]) if count else 1)
     form = struct.Struct("<" + letters)
-    return form, form.size, one == "f32"
+    return form, form.size, element == "f32"
+
+
+def _declared(function, name, form, *last):
+    """``function`` as the instruction ``name`` (address, a value for each of ``form``, ``last``)."""
+    values = [f"value{i}" for i in range(len(form.unpack(bytes(form.size))))]
+    names = ["address", *values, *last]
+    function.__signature__ = Signature([Parameter(each, Parameter.POSITIONAL_ONLY) for each in names])
+    function.__name__ = name
+    return function
 
 
 def _values(raw, floats):
@@ -72,7 +85,7 @@ def _values(raw, floats):
     return tuple(map(_f32, raw)) if floats else raw
 
 
-def _ld_shared(kind):
+def _ld_shared(kind: str) -> Callable[..., Any]:
     form, size, floats = _forms(kind)
 
     def load(address):
@@ -88,15 +101,18 @@ def _packed(form, values):
     try:
         return form.pack(*values)
     except struct.error:
-        size = form.size // len(values)
+        wanted = len(form.unpack(bytes(form.size)))
+        if len(values) != wanted:
+            state.fault("python", f"store of {len(values)} values: the instruction takes {wanted}")
+        size = form.size // wanted
         span = 1 << 8 * size
         for value in values:
             if not -span // 2 <= value < span:
-                fault("overflow", f"store of {value} into {size} bytes")
+                state.fault("overflow", f"store of {value} into {size} bytes")
         return b"".join((int(value) % span).to_bytes(size, "little") for value in values)
 
 
-def _st_shared(kind):
+def _st_shared(kind: str) -> Callable[..., Any]:
     form, size, _ = _forms(kind)
     part = 8 * size // len(form.unpack(bytes(size)))
 
@@ -108,37 +124,37 @@ def _st_shared(kind):
         memory.data[address : address + size] = _packed(form, values)
         State.progress += 1
 
-    return store
+    return _declared(store, f"st_shared_{kind}", form)
 
 
-def _st_async(kind):
+def _st_async(kind: str) -> Callable[..., Any]:
     form, size, _ = _forms(kind)
 
     def store(address, *values):
-        data, offset = receive(address, size, values[-1])
+        data, offset = cluster.receive(address, size, values[-1])
         data[offset : offset + size] = _packed(form, values[:-1])
 
-    return store
+    return _declared(store, f"st_async_{kind}", form, "mbarrier")
 
 
 def _find(address, size, what):
     return State.lane.block.globals.find(address, size, what)
 
 
-def _ld_global(kind, looks=False):
+def _ld_global(kind: str, looks: bool = False) -> Callable[..., Any]:
     form, size, floats = _forms(kind)
 
     def load(address):
         data, offset = _find(address, size, "read")
         value = _values(form.unpack_from(data, offset), floats)
         if looks:
-            poll((address, value))
+            sync.poll((address, value))
         return value
 
     return load
 
 
-def _st_global(kind):
+def _st_global(kind: str) -> Callable[..., Any]:
     form, size, _ = _forms(kind)
     part = 8 * size // len(form.unpack(bytes(size)))
 
@@ -148,22 +164,59 @@ def _st_global(kind):
         data[offset : offset + size] = _packed(form, values)
         State.progress += 1
 
-    return store
+    return _declared(store, f"st_global_{kind}", form)
 
 
-_SHARED = ("i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
-_GLOBAL = ("u8", "u16", "i32", "i64", "f32", "v2_i32", "v4_i32", "v2_i64", "v2_f32", "v4_f32")
-globals().update({f"ld_shared_{kind}": _ld_shared(kind) for kind in ("u8", "s8", *_SHARED)})
-globals().update({f"st_shared_{kind}": _st_shared(kind) for kind in ("u8", "u16", *_SHARED)})
-globals().update({f"st_async_{kind}": _st_async(kind) for kind in ("i64", "v2_i64", "v4_i32")})
-globals().update({f"ld_global_{kind}": _ld_global(kind) for kind in _GLOBAL})
-globals().update({f"ld_global_{kind}_nc": _ld_global(kind) for kind in _GLOBAL})
-globals().update({f"st_global_{kind}": _st_global(kind) for kind in _GLOBAL})
+ld_shared_u8 = _ld_shared("u8")
+ld_shared_s8 = _ld_shared("s8")
+ld_shared_i32 = _ld_shared("i32")
+ld_shared_i64 = _ld_shared("i64")
+ld_shared_f32 = _ld_shared("f32")
+ld_shared_v2_i32 = _ld_shared("v2_i32")
+ld_shared_v4_i32 = _ld_shared("v4_i32")
+ld_shared_v2_i64 = _ld_shared("v2_i64")
+ld_shared_v2_f32 = _ld_shared("v2_f32")
+ld_shared_v4_f32 = _ld_shared("v4_f32")
+
+st_shared_u8 = _st_shared("u8")
+st_shared_u16 = _st_shared("u16")
+st_shared_i32 = _st_shared("i32")
+st_shared_i64 = _st_shared("i64")
+st_shared_f32 = _st_shared("f32")
+st_shared_v2_i32 = _st_shared("v2_i32")
+st_shared_v4_i32 = _st_shared("v4_i32")
+st_shared_v2_i64 = _st_shared("v2_i64")
+st_shared_v2_f32 = _st_shared("v2_f32")
+st_shared_v4_f32 = _st_shared("v4_f32")
+
+st_async_i64 = _st_async("i64")
+st_async_v2_i64 = _st_async("v2_i64")
+st_async_v4_i32 = _st_async("v4_i32")
+
+ld_global_u8 = ld_global_u8_nc = _ld_global("u8")
+ld_global_u16 = ld_global_u16_nc = _ld_global("u16")
+ld_global_i32 = ld_global_i32_nc = _ld_global("i32")
+ld_global_i64 = ld_global_i64_nc = _ld_global("i64")
+ld_global_f32 = ld_global_f32_nc = _ld_global("f32")
+ld_global_v2_i32 = ld_global_v2_i32_nc = _ld_global("v2_i32")
+ld_global_v4_i32 = ld_global_v4_i32_nc = _ld_global("v4_i32")
+ld_global_v2_i64 = ld_global_v2_i64_nc = _ld_global("v2_i64")
+ld_global_v2_f32 = ld_global_v2_f32_nc = _ld_global("v2_f32")
+ld_global_v4_f32 = ld_global_v4_f32_nc = _ld_global("v4_f32")
 ld_global_volatile_i32 = ld_global_acquire_i32 = _ld_global("i32", looks=True)
 ld_global_relaxed_i64 = _ld_global("i64", looks=True)
 ld_global_v2_relaxed_i64 = _ld_global("v2_i64", looks=True)
-st_global_release_i32, st_global_relaxed_i64 = _st_global("i32"), _st_global("i64")
-st_global_v2_relaxed_i64 = _st_global("v2_i64")
+
+st_global_u8 = _st_global("u8")
+st_global_u16 = _st_global("u16")
+st_global_i32 = st_global_release_i32 = _st_global("i32")
+st_global_i64 = st_global_relaxed_i64 = _st_global("i64")
+st_global_f32 = _st_global("f32")
+st_global_v2_i32 = _st_global("v2_i32")
+st_global_v4_i32 = _st_global("v4_i32")
+st_global_v2_i64 = st_global_v2_relaxed_i64 = _st_global("v2_i64")
+st_global_v2_f32 = _st_global("v2_f32")
+st_global_v4_f32 = _st_global("v4_f32")
 
 
 def cp_async_16(shared, address):
@@ -173,18 +226,18 @@ def cp_async_16(shared, address):
 
 def cp_async_16_zfill(shared, address, n):
     """Start a copy of n bytes and 16 - n zeros."""
-    requires((8, 0), "cp.async")
+    state.requires((8, 0), "cp.async")
     lane = State.lane
     data, offset = _find(address, n, "asynchronous copy") if n else (b"", 0)
     if address & 15:
-        fault("alignment", f"asynchronous copy from global address {address:#x}")
+        state.fault("alignment", f"asynchronous copy from global address {address:#x}")
     lane.block.memory.writing(shared, 16, pending=True)
     lane.open.append((shared, data, offset, n))
 
 
 def cp_async_commit():
     """Close a group of copies."""
-    requires((8, 0), "cp.async")
+    state.requires((8, 0), "cp.async")
     lane = State.lane
     lane.groups.append(lane.open)
     lane.open = []
@@ -192,7 +245,7 @@ def cp_async_commit():
 
 def _wait(left):
     def wait():
-        requires((8, 0), "cp.async")
+        state.requires((8, 0), "cp.async")
         lane = State.lane
         cut = max(0, len(lane.groups) - left)
         for group in lane.groups[:cut]:
@@ -203,7 +256,7 @@ def _wait(left):
     return wait
 
 
-globals().update({f"cp_async_wait_{n}": _wait(n) for n in range(4)})
+cp_async_wait_0, cp_async_wait_1, cp_async_wait_2, cp_async_wait_3 = _wait(0), _wait(1), _wait(2), _wait(3)
 
 
 def _shared_update(address, change):
@@ -212,7 +265,7 @@ def _shared_update(address, change):
         memory.reading(address, 4)
     memory.writing(address, 4, atomic=True)
     (old,) = struct.unpack_from("<i", memory.data, address)
-    struct.pack_into("<i", memory.data, address, int32(change(old)))
+    struct.pack_into("<i", memory.data, address, numbers.int32(change(old)))
     State.progress += 1
     return old
 
@@ -222,43 +275,44 @@ def _global_update(address, form, change, convert):
     (old,) = struct.unpack_from(form, data, offset)
     struct.pack_into(form, data, offset, convert(change(old)))
     State.progress += 1
-    poll()
+    sync.poll()
     return old
 
 
 def red_shared_max_i32(address, value):
-    """See ``ptx.MEMORY``."""
-    _shared_update(address, lambda old: max(old, int32(value)))
+    """The larger of the old word and ``value`` to a shared address."""
+    _shared_update(address, lambda old: max(old, numbers.int32(value)))
 
 
 def red_shared_add_i32(address, value):
-    """See ``ptx.MEMORY``."""
+    """``value`` added to a word at a shared address."""
     _shared_update(address, lambda old: old + value)
 
 
 def atom_shared_add_i32(address, value):
-    """See ``ptx.MEMORY``."""
+    """``value`` added to a word at a shared address; returns the old word."""
     return _shared_update(address, lambda old: old + value)
 
 
 def red_global_max_i32(address, value):
-    """See ``ptx.MEMORY``."""
-    _global_update(address, "<i", lambda old: max(old, int32(value)), int32)
+    """The larger of the old word and ``value`` to a global address."""
+    _global_update(address, "<i", lambda old: max(old, numbers.int32(value)), numbers.int32)
 
 
 def red_global_add_i64(address, value):
-    """See ``ptx.MEMORY``."""
-    _global_update(address, "<q", lambda old: old + value, int64)
+    """``value`` added to 8 bytes at a global address."""
+    _global_update(address, "<q", lambda old: old + value, numbers.int64)
 
 
 def atom_global_add_i32(address, value):
-    """See ``ptx.MEMORY``."""
-    return _global_update(address, "<i", lambda old: old + value, int32)
+    """``value`` added to a word at a global address; returns the old word."""
+    return _global_update(address, "<i", lambda old: old + value, numbers.int32)
 
 
 def atom_global_inc(address, limit):
-    """See ``ptx.MEMORY``."""
-    return _global_update(address, "<i", lambda old: 0 if uint32(old) >= uint32(limit) else old + 1, int32)
+    """The word at a global address counts up, from ``limit`` on to 0; returns the old word."""
+    limit = numbers.uint32(limit)
+    return _global_update(address, "<i", lambda old: 0 if numbers.uint32(old) >= limit else old + 1, numbers.int32)
 
 
 def fence_gpu():
@@ -266,10 +320,10 @@ def fence_gpu():
 
 
 def barrier_sync(number, count):
-    """See ``ptx.BARRIERS``."""
-    barrier(number, count)
+    """Wait at barrier ``number`` for ``count`` lanes."""
+    sync.barrier(number, count)
 
 
 def barrier_arrive(number, count):
-    """See ``ptx.BARRIERS``."""
-    barrier(number, count, waits=False)
+    """Arrive at barrier ``number`` of ``count`` lanes without waiting."""
+    sync.barrier(number, count, waits=False)

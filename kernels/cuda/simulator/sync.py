@@ -1,17 +1,18 @@
 """Where the simulator's lanes meet: warp operations, barriers, polls, and the order of memory that comes of them.
 
 A lane that arrives notes itself and rests; the last one carries the operation out, and all of them are ready again.
-Order between lanes is kept as vector clocks, one list per set of lanes that met last, so that ``simulate_memory`` can
+Order between lanes is kept as vector clocks, one list per set of lanes that met last, so that memory.py can
 tell an ordered pair of accesses from a race.
 """
 
 import sys
 
-from .state import FULL, WARP, State, fault, rest, where
+from ..toolchain.constants import FULL_WARP, WARP
+from .state import State, fault, rest, where
 
 
 class Meeting:
-    """A warp operation under way: ``lanes`` and what each brought, by place in the warp; ``missing`` are to come."""
+    """A warp operation under way: ``lanes`` and what each brought, by lane id; ``missing`` are to come."""
 
     __slots__ = ("lanes", "missing", "operation", "site", "values")
 
@@ -49,19 +50,19 @@ def warp_operation(operation, mask, value):
     Called straight from a function that kernels call, and more often than anything else here: hence written out.
     """
     lane, frame = State.lane, sys._getframe(2)
-    site, place = (frame.f_code, frame.f_lasti), lane.place
-    if mask.__class__ is not int or not 0 <= mask <= FULL:
-        mask = int(mask) & FULL
+    site, laneid = (frame.f_code, frame.f_lasti), lane.laneid
+    if mask.__class__ is not int or not 0 <= mask <= FULL_WARP:
+        mask = int(mask) & FULL_WARP
     meeting = lane.warp.pending.get(mask)
     if meeting is None:
         meeting = lane.warp.pending[mask] = Meeting(operation, site, mask)
     elif site != meeting.site or operation is not meeting.operation:
-        first = next(one for one in meeting.lanes if one is not None)
+        first = next(other for other in meeting.lanes if other is not None)
         message = f"{meeting.operation.__name__}: lane {lane.index} stands at {where(lane)}, at {operation.__name__}"
         fault("divergence", message, first)
-    if not mask >> place & 1:
-        fault("divergence", f"{operation.__name__}: lane {place} is not in its own mask {mask:#x}")
-    meeting.lanes[place], meeting.values[place] = lane, value
+    if not mask >> laneid & 1:
+        fault("divergence", f"{operation.__name__}: lane {laneid} is not in its own mask {mask:#x}")
+    meeting.lanes[laneid], meeting.values[laneid] = lane, value
     meeting.missing -= 1
     if not meeting.missing:
         _carry_out(lane, meeting, mask)
@@ -73,11 +74,11 @@ def _carry_out(lane, meeting, mask):
     """The operation, now that ``lane`` has come as the last one."""
     del lane.warp.pending[mask]
     lanes, values = meeting.lanes, meeting.values
-    if mask != FULL:
-        values = [values[i] for i, one in enumerate(lanes) if one is not None]
-        lanes = [one for one in lanes if one is not None]
-    for one, result in zip(lanes, meeting.operation(lanes, values), strict=True):
-        one.value = result
+    if mask != FULL_WARP:
+        values = [values[i] for i, other in enumerate(lanes) if other is not None]
+        lanes = [other for other in lanes if other is not None]
+    for other, result in zip(lanes, meeting.operation(lanes, values), strict=True):
+        other.value = result
     # The operation may have looked at memory for other lanes.
     State.lane = lane
     lane.block.ready.extend(lanes)
@@ -108,8 +109,8 @@ def barrier(number, count, waits=True, combine=None, value=None):
         _check_warps(number, phase)
         meet(phase.waiting, phase.clocks)
         result = combine(phase.values) if combine else None
-        for one in phase.waiting:
-            one.value = result
+        for other in phase.waiting:
+            other.value = result
         lane.block.ready.extend(phase.waiting)
     if not waits:
         return None
@@ -143,13 +144,13 @@ def stuck(block):
     """A fault that says who waits for whom: nobody of ``block`` can run, and not all are finished."""
     for warp in block.warps:
         for mask, meeting in warp.pending.items():
-            missing = [one for one in warp.lanes if mask >> one.index % WARP & 1 and one not in meeting.lanes]
+            missing = [other for other in warp.lanes if mask >> other.index % WARP & 1 and other not in meeting.lanes]
             awaited = f"lane {missing[0].index} is {_at(missing[0])}" if missing else "the warp has fewer lanes"
             here = f"{mask.bit_count() - meeting.missing} of {mask.bit_count()}"
             message = f"{meeting.operation.__name__} by {here} lanes: {awaited}"
-            fault("divergence", message, next(one for one in meeting.lanes if one is not None))
+            fault("divergence", message, next(other for other in meeting.lanes if other is not None))
     for number, phase in block.barriers.items():
-        missing = [one for one in block.lanes if one not in phase.arrived]
+        missing = [other for other in block.lanes if other not in phase.arrived]
         awaited = f"; lane {missing[0].index} is {_at(missing[0])}" if missing else ""
         message = f"barrier {number} reached by {len(phase.arrived)} of {phase.count} lanes{awaited}"
         fault("barrier", message, phase.waiting[0] if phase.waiting else next(iter(phase.arrived)))
@@ -157,5 +158,5 @@ def stuck(block):
 
 
 def _at(lane):
-    place = where(lane)
-    return place if place == "finished" else f"at {place}"
+    location = where(lane)
+    return location if location == "finished" else f"at {location}"

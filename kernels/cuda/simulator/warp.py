@@ -1,20 +1,21 @@
 """The simulator's warp operations: functions of the lanes, in order, and of what each brought; the result of each lane.
 
-``simulate_sync.warp_operation`` calls them when all lanes have arrived.
+``sync.warp_operation`` calls them when all lanes have arrived.
 """
 
+from ..toolchain.constants import WARP
 from .numbers import int32
-from .state import WARP, fault
+from .state import fault
 from .sync import meet
 
 
 def _take(lanes, values, source):
     by_lane = [None] * WARP
     for lane, value in zip(lanes, values, strict=True):
-        by_lane[lane.place] = value
+        by_lane[lane.laneid] = value
     results = []
     for lane, (_, argument) in zip(lanes, values, strict=True):
-        wanted = source(lane.place, int(argument))
+        wanted = source(lane.laneid, int(argument))
         brought = by_lane[wanted] if 0 <= wanted < WARP else None
         if brought is None:
             fault("divergence", f"shuffle from lane {wanted}, which takes no part", lane)

@@ -1,19 +1,21 @@
-"""The compiler, and all that the kernels ask of it: the one module that imports numba-cuda.
+"""The compiler, and all that the kernels ask of it. This module and ptx.py alone know numba-cuda.
 
-Kernel files say ``from .compiler import cuda, int32, kernel, ...`` and know nothing else of it, so another compiler is
-put in here alone; ``simulate.py`` puts its own module in this one's place and runs the same sources without a GPU.
-
-What numba-cuda's own launch cannot ask of the driver stands in ``driver.py``, for this module alone.
+Kernel files import ``cuda``, ``int32``, ``kernel`` and the like from here and know nothing else of the compiler. So
+another compiler is put in here alone, under its own :data:`NAME`; the simulator (simulator/launch.py) puts a module of
+its own in the place of this one and runs the same sources without a GPU. What numba-cuda's own launch cannot ask of the
+driver is in driver.py, for this module alone.
 
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
 import os
 import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
-from types import SimpleNamespace
-from unittest.mock import patch
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -25,8 +27,8 @@ from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
 
 from . import driver
-from .driver import STATIC_SHARED
-from .host import Properties, count_launch, per_device
+from .constants import STATIC_SHARED
+from .host import DeviceArray, Properties, count_launch, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
@@ -73,7 +75,11 @@ __all__ = [
 ]
 
 
-def kernel(max_registers=None, shared_memory_carveout=None, launch_bounds=None):
+def kernel(
+    max_registers: int | None = None,
+    shared_memory_carveout: int | None = None,
+    launch_bounds: tuple[int, int] | None = None,
+) -> Callable[[Callable[..., None]], Any]:
     """Decorator of a kernel. ``max_registers`` per lane; ``shared_memory_carveout`` in percent of the L1 cache;
     ``launch_bounds`` (threads, blocks per multiprocessor).
 
@@ -91,7 +97,7 @@ device_function = cuda.jit(device=True, forceinline=True)
 """Decorator of a function called from kernels; always inlined."""
 
 
-def array_module():
+def array_module() -> ModuleType:
     """The module of device arrays: CuPy. Raises ImportError, saying what to install, where it is missing."""
     try:
         import cupy
@@ -106,7 +112,7 @@ def _require_device():
         raise ImportError("the CUDA backend needs a CUDA device and its driver: none was found")
 
 
-def current_device():
+def current_device() -> int:
     """Ordinal of the current device. Raises ImportError where there is none, which says that the backend is missing."""
     _require_device()
     return array_module().cuda.runtime.getDevice()
@@ -128,12 +134,12 @@ def _properties(ordinal):
     )
 
 
-def properties():
+def properties() -> Properties:
     """:class:`Properties` of the current device."""
     return _properties(current_device())
 
 
-def stream_key(stream=None):
+def stream_key(stream: Any = None) -> tuple[int, int, int]:
     """What tells ``stream``, or the current one, on the current device from every other stream of every device: a
     default stream has the same handle on all devices, and that of a thread the same in all threads."""
     streams = array_module().cuda
@@ -141,12 +147,12 @@ def stream_key(stream=None):
     return current_device(), pointer, get_ident() if pointer == streams.Stream.ptds.ptr else 0
 
 
-def as_numpy(array):
+def as_numpy(array: DeviceArray) -> np.ndarray:
     """A NumPy copy of a CuPy array; waits for the current stream."""
     return array_module().asnumpy(array)
 
 
-def pinned(shape, dtype):
+def pinned(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, DeviceArray]:
     """(NumPy array, CuPy array) of the same zeroed, page-locked memory of the host, which kernels write directly."""
     cupy = array_module()
     dtype = np.dtype(dtype)
@@ -158,15 +164,15 @@ def pinned(shape, dtype):
     return host, cupy.ndarray(shape, dtype, pointer)
 
 
-def address(array):
+def address(array: DeviceArray) -> int:
     """Address in device memory (int) of a CuPy array, for tables of addresses that a kernel reads."""
     return array.data.ptr
 
 
-_wrapped = {}
+_wrapped: dict[int, tuple[weakref.ref, Any]] = {}
 
 
-def wrap(array):
+def wrap(array: DeviceArray) -> Any:
     """``array`` (CuPy) as the compiler's device array of the same memory; made once, and it does not keep it alive.
 
     Does not synchronise, so it may be called during a graph capture; whoever launches orders the streams.
@@ -185,7 +191,15 @@ def _stream(pointer):
     return cuda.external_stream(pointer)
 
 
-def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
+def launch(
+    kernel: Any,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    stream: Any = None,
+    cluster: int = 1,
+) -> None:
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes with ``shared`` bytes of dynamic shared memory.
 
     ``args``: wrapped or CuPy arrays and numbers. ``stream``: a CuPy stream, the current one when None. ``cluster``: so
@@ -201,12 +215,14 @@ def launch(kernel, grid, block, args, shared=0, stream=None, cluster=1):
         set_dynamic_shared(kernel, args, shared)
     count_launch(kernel.py_func.__name__)
     if cluster > 1:
+        if not isinstance(grid, int) or not isinstance(block, int):
+            raise ValueError(f"grid = {grid}, block = {block}: a launch in clusters has one axis each")
         driver.launch_clusters(kernel, grid, block, args, shared, stream.ptr, cluster)
         return
     kernel[grid, block, _stream(stream.ptr), shared](*args)
 
 
-def set_dynamic_shared(kernel, args, nbytes):
+def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int) -> None:
     """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on this device.
 
     Raises RuntimeError when the driver refuses.
@@ -214,7 +230,7 @@ def set_dynamic_shared(kernel, args, nbytes):
     driver.set_dynamic_shared(kernel, args, nbytes, current_device())
 
 
-def max_clusters(kernel, args, block, shared, cluster):
+def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int) -> int:
     """Clusters of ``cluster`` blocks of ``kernel`` that the current device holds at once; 0 where it cannot have them.
 
     Arguments as :func:`launch`; asked of the driver once for each kernel and size. Clusters beyond the portable 8
@@ -227,12 +243,28 @@ def max_clusters(kernel, args, block, shared, cluster):
     return driver.max_clusters(kernel, args, block, shared, cluster, current_device())
 
 
-def compile_ptx(kernel, signature, compute_capability):
-    """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"`` and (major, minor). Needs no
-    GPU."""
+@contextmanager
+def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
+    """Let numba-cuda compile device functions for ``compute_capability``.
+
+    It asks the current device for its capability whenever it compiles a device function, and takes no argument in its
+    place; without a GPU that question fails. Meanwhile the answer is a device of this capability.
+    """
+    asked = _dispatcher.get_current_device
+    device = SimpleNamespace(compute_capability=compute_capability)
+    _dispatcher.get_current_device = lambda: device
+    try:
+        yield
+    finally:
+        _dispatcher.get_current_device = asked
+
+
+def compile_ptx(kernel: Any, signature: str, compute_capability: tuple[int, int]) -> str:
+    """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"``. Needs no GPU.
+
+    Not for several threads at a time: see :func:`_compiling_for`.
+    """
     arguments, _ = sigutils.normalize_signature(signature)
     bounds = kernel.targetoptions.get("launch_bounds")
-    # numba-cuda asks the current device for its capability whenever a device function is compiled.
-    device = SimpleNamespace(compute_capability=compute_capability)
-    with patch.object(_dispatcher, "get_current_device", lambda: device):
+    with _compiling_for(compute_capability):
         return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]

@@ -6,9 +6,10 @@ raises RuntimeError when the driver refuses, unless it says otherwise.
 """
 
 import ctypes
+from collections.abc import Sequence
+from typing import Any
 
-STATIC_SHARED = 48 * 1024
-"""Bytes of dynamic shared memory that a launch may ask for without an attribute set on the kernel."""
+from .constants import STATIC_SHARED
 
 
 def _compiled(kernel, args):
@@ -26,10 +27,10 @@ def _succeeded(answer, what):
     return values[0] if values else None
 
 
-_dynamic_shared = {}
+_dynamic_shared: dict[tuple[Any, int], int] = {}
 
 
-def set_dynamic_shared(kernel, args, nbytes, device):
+def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int, device: int) -> None:
     """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory: beyond
     :data:`STATIC_SHARED` the driver wants an attribute on the function, which numba-cuda does not set."""
     compiled, handle = _compiled(kernel, args)
@@ -60,27 +61,29 @@ def _configuration(grid, block, shared, stream, cluster):
     return made
 
 
-def launch_clusters(kernel, grid, block, args, shared, stream, cluster):
+def launch_clusters(
+    kernel: Any, grid: int, block: int, args: Sequence[Any], shared: int, stream: int, cluster: int
+) -> None:
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes, every ``cluster`` neighbours together; ``stream``: its
     handle (int)."""
     from cuda.bindings import driver
 
     compiled, handle = _compiled(kernel, args)
-    values = []
+    values: list[Any] = []
     for type_, value in zip(compiled.argument_types, args, strict=True):
         compiled._prepare_args(type_, value, 0, [], values)
     # Addresses and sizes come as Python integers, numbers in a ctypes object of their own size.
     held = [value if isinstance(value, ctypes._SimpleCData) else ctypes.c_int64(value) for value in values]
-    places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+    pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
     configuration = _configuration(grid, block, shared, stream, cluster)
-    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(places), 0)
+    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(pointers), 0)
     _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
 
 
-_clusters = {}
+_clusters: dict[tuple[Any, int, int, int, int], int] = {}
 
 
-def max_clusters(kernel, args, block, shared, cluster, device):
+def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int, device: int) -> int:
     """Clusters of ``cluster`` blocks of ``kernel`` that ``device`` holds at once; 0 where it says that it cannot have
     them. Asked once for each kernel and size; clusters beyond the portable 8 blocks are allowed to ``kernel`` by it."""
     compiled, handle = _compiled(kernel, args)

@@ -1,8 +1,13 @@
 """What both compilers, the real one and the simulator's, share on the host's side."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, wraps
+from typing import Any, TypeAlias
+
+DeviceArray: TypeAlias = Any
+"""An array on the device: a CuPy array; the simulator's are NumPy arrays. Neither package is needed to name it."""
 
 
 @dataclass(frozen=True)
@@ -17,20 +22,20 @@ class Properties:
     l2: int
 
 
-_launches = Counter()
+_launches: Counter[str] = Counter()
 
 
-def count_launch(name):
+def count_launch(name: str) -> None:
     """Count one launch of the kernel ``name``."""
     _launches[name] += 1
 
 
-def launches():
+def launches() -> dict[str, int]:
     """Launches so far: kernel name -> times. A launch during a graph capture counts once, its replays do not."""
     return dict(_launches)
 
 
-def per_device(current_device):
+def per_device(current_device: Callable[[], int]) -> Callable[[Callable[..., Any]], Any]:
     """The decorator ``specialised`` of a compiler whose current device is ``current_device()``."""
 
     def specialised(build):

@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 F1, F2, F3 = "float32[::1]", "float32[:, ::1]", "float32[:, :, ::1]"
 I1, I2 = "int32[::1]", "int32[:, ::1]"
@@ -29,7 +30,7 @@ class PtxRow:
     """
 
     name: str
-    kernel: object
+    kernel: Any
     signature: str
     exact: bool = True
     hot: bool = True

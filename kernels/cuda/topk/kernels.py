@@ -1,5 +1,8 @@
 """Kernels of ``select``: a thread block to a row, or several; from the chosen blocks to the row of ids."""
 
+from collections.abc import Iterator
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, int32, int64, kernel, specialised, uint32
 from ..toolchain.ptx import (
     atom_global_inc,
@@ -13,11 +16,11 @@ from ..toolchain.ptx import (
     st_shared_i32,
 )
 from ..toolchain.ptx_rows import F2, I2, PtxRow, signature_of
-from .radix_search import CHOSEN, MOST_BEST, SHARED_WORDS, STATE, THREADS, selection_key
+from .radix_search import CHOSEN_OFFSET, MOST_BEST, SHARED_WORDS, STATE_OFFSET, THREADS, selection_key
 from .row_search import held_search, reading_search
 
 
-def expansion(ratio):
+def expansion(ratio: int) -> tuple[Any, Any]:
     """Device functions (record, write) of rows of selected blocks of ``ratio`` cells."""
 
     @device_function
@@ -41,29 +44,29 @@ def expansion(ratio):
         missing = int32((ratio - cells % ratio) % ratio)
         cut = cells
         if missing > 0:
-            cut = int32(ld_shared_i32(int32(shared + STATE + 8)) * ratio + ratio - missing)
-        place = int32(cuda.threadIdx.x)
+            cut = int32(ld_shared_i32(int32(shared + STATE_OFFSET + 8)) * ratio + ratio - missing)
+        index = int32(cuda.threadIdx.x)
         out = global_base(ids) + int64(row) * cap * 4
-        while place < cap:
+        while index < cap:
             cell = int32(-1)
-            if width == n_kv and place < width:
-                cell = place
-            elif place < cells:
-                source = int32(place + missing) if place >= cut else place
-                block = ld_shared_i32(int32(shared + CHOSEN + source // ratio * 4))
+            if width == n_kv and index < width:
+                cell = index
+            elif index < cells:
+                source = int32(index + missing) if index >= cut else index
+                block = ld_shared_i32(int32(shared + CHOSEN_OFFSET + source // ratio * 4))
                 if labels != 0:
                     block = ld_global_i32(labels + int64(block) * 4)
                 cell = int32(block * ratio + source % ratio)
-            elif place < width:
-                cell = int32(n_bid * ratio + place - cells)
-            st_global_i32(out + int64(place) * 4, cell)
-            place = int32(place + THREADS)
+            elif index < width:
+                cell = int32(n_bid * ratio + index - cells)
+            st_global_i32(out + int64(index) * 4, cell)
+            index = int32(index + THREADS)
 
     return record, write
 
 
 @specialised
-def one_block(turns, held, scanned, ratio):
+def one_block(turns: int, held: bool, scanned: bool, ratio: int) -> Any:
     """The kernel that gives a thread block to a row: grid (rows), 1,024 lanes.
 
     ``held``: ``turns`` keys a lane stay in registers, up to 1,024 * ``turns`` blocks a row; otherwise keys are read
@@ -87,7 +90,7 @@ def one_block(turns, held, scanned, ratio):
 
 
 @specialised
-def spread(turns, ratio):
+def spread(turns: int, ratio: int) -> Any:
     """The kernel that spreads a row over thread blocks: grid (rows, slices), 1,024 lanes.
 
     A thread block finds the best of its slice of at most 1,024 * ``turns`` blocks and puts their keys and numbers into
@@ -122,16 +125,16 @@ def spread(turns, ratio):
                 labels = found + int64(cuda.gridDim.y * best) * 4
                 rank = int32(cuda.threadIdx.x)
                 if rank < best:
-                    element = ld_shared_i32(int32(shared + CHOSEN + rank * 4))
-                    place = int64(slice_ * best + rank) * 4
-                    st_global_i32(found + place, int32(selection_key(ld_global_f32_nc(source + int64(element) * 4))))
-                    st_global_i32(labels + place, int32(start + element))
+                    element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4))
+                    offset = int64(slice_ * best + rank) * 4
+                    st_global_i32(found + offset, int32(selection_key(ld_global_f32_nc(source + int64(element) * 4))))
+                    st_global_i32(labels + offset, int32(start + element))
                 cuda.syncthreads()
                 if cuda.threadIdx.x == 0:
                     # Orders the thread block's words before, and those of the ones that came earlier after.
-                    st_shared_i32(int32(shared + STATE), atom_global_inc(counter, int32(slices - 1)))
+                    st_shared_i32(int32(shared + STATE_OFFSET), atom_global_inc(counter, int32(slices - 1)))
                 cuda.syncthreads()
-                if ld_shared_i32(int32(shared + STATE)) != slices - 1:
+                if ld_shared_i32(int32(shared + STATE_OFFSET)) != slices - 1:
                     return
                 best_of(found, True, int32(slices * best), best, shared)
         write(ids, row, cap, n_kv, n_bid, width, labels, shared)
@@ -139,7 +142,7 @@ def spread(turns, ratio):
     return select
 
 
-def ptx_rows():
+def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     from ..select import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS
 

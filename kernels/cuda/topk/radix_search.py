@@ -1,4 +1,4 @@
-"""The search of ``select``: the best of many keys, in ascending order of their places, by one thread block.
+"""The search of ``select``: the best of many keys, in ascending order of their indices, by one thread block.
 
 A key is the uint32 whose order is the scores' order (NaN 0, then -inf to +inf, -0 as +0). A row wants its ``best``
 blocks, ties to the lower index, so the answer is: every key above a threshold, and the first few keys at it. The
@@ -10,7 +10,10 @@ Warp w of a thread block owns a contiguous run of keys and walks it 32 at a time
 warps and over the lanes of a warp, and the list of chosen blocks comes out ascending.
 """
 
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, libdevice, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import (
     float_as_int,
     ld_global_f32_nc,
@@ -24,7 +27,6 @@ from ..toolchain.ptx import (
 
 THREADS = 1024
 WARPS = 32
-ALL = 0xFFFFFFFF
 
 SCAN_BITS, WALK_BITS = 11, 8
 MOST_BEST = 1024
@@ -39,16 +41,16 @@ ROUNDS = 4
 FEW_TURNS = 2
 """Keys a lane holds of those left after :func:`held_search` dropped most."""
 
-# Places in shared memory, in bytes.
-BINS = 0
-TOTALS = BINS + 4 * (1 << SCAN_BITS)
-LEAST = TOTALS + 4 * WARPS
-MOST = LEAST + 4 * WARPS
-STATE = MOST + 4 * WARPS
-CHOSEN = STATE + 16
-WORDS = CHOSEN + 4 * MOST_BEST
-FEW = WORDS + 4 * WARPS * (MAX_TURNS + 1)
-SHARED_WORDS = FEW // 4 + FEW_TURNS * THREADS
+# Offsets in shared memory, in bytes.
+BINS_OFFSET = 0
+TOTALS_OFFSET = BINS_OFFSET + 4 * (1 << SCAN_BITS)
+LEAST_OFFSET = TOTALS_OFFSET + 4 * WARPS
+MOST_OFFSET = LEAST_OFFSET + 4 * WARPS
+STATE_OFFSET = MOST_OFFSET + 4 * WARPS
+CHOSEN_OFFSET = STATE_OFFSET + 16
+WORDS_OFFSET = CHOSEN_OFFSET + 4 * MOST_BEST
+FEW_OFFSET = WORDS_OFFSET + 4 * WARPS * (MAX_TURNS + 1)
+SHARED_WORDS = FEW_OFFSET // 4 + FEW_TURNS * THREADS
 
 
 @device_function
@@ -82,7 +84,7 @@ def selection_key(score):
 def scan(x):
     """Sum of ``x`` (int32) over this lane and those below it."""
     for i in range(5):
-        below = int32(cuda.shfl_up_sync(ALL, x, 1 << i))
+        below = int32(cuda.shfl_up_sync(FULL_WARP, x, 1 << i))
         if lane_index() >= 1 << i:
             x = int32(x + below)
     return x
@@ -92,8 +94,8 @@ def scan(x):
 def _extremes(least, most):
     """(least of ``least``, greatest of ``most``) over a warp, both uint32."""
     for i in range(5):
-        least = min(least, uint32(cuda.shfl_xor_sync(ALL, int32(least), 16 >> i)))
-        most = max(most, uint32(cuda.shfl_xor_sync(ALL, int32(most), 16 >> i)))
+        least = min(least, uint32(cuda.shfl_xor_sync(FULL_WARP, int32(least), 16 >> i)))
+        most = max(most, uint32(cuda.shfl_xor_sync(FULL_WARP, int32(most), 16 >> i)))
     return least, most
 
 
@@ -112,7 +114,8 @@ def sums_below(totals):
     """(sum of the words at ``totals`` of the warps below this one, sum of all)."""
     total = ld_shared_i32(int32(totals + lane_index() * 4))
     upto = scan(total)
-    return int32(cuda.shfl_sync(ALL, int32(upto - total), warp_index())), int32(cuda.shfl_sync(ALL, upto, 31))
+    before = int32(cuda.shfl_sync(FULL_WARP, int32(upto - total), warp_index()))
+    return before, int32(cuda.shfl_sync(FULL_WARP, upto, 31))
 
 
 @device_function
@@ -123,7 +126,7 @@ def key_at(source, coded, element):
     return selection_key(ld_global_f32_nc(source + int64(element) * 4))
 
 
-def search(turns, held, scanned):
+def search(turns: int, held: bool, scanned: bool) -> tuple[Any, Any, Any]:
     """Device functions (fill, threshold, choose) over the keys of one thread block.
 
     A warp's run of keys is walked ``turns`` times 32 keys at a time, kept in a local array of ``turns`` keys a lane.
@@ -138,12 +141,12 @@ def search(turns, held, scanned):
         """Keys of elements ``start`` + 32 i + lane from the address ``source``: of float32 scores, or ``coded`` ones.
 
         0 from ``end`` on."""
-        place = source + int64(int32(start + lane_index())) * 4
+        address = source + int64(int32(start + lane_index())) * 4
         room = int32(end - start - lane_index())
         for i in range(turns):
             keys[i] = uint32(0)
             if 32 * i < room:
-                keys[i] = key_at(place, coded, 32 * i)
+                keys[i] = key_at(address, coded, 32 * i)
 
     @device_function
     def take(keys, source, coded, first, chunk, end):
@@ -166,11 +169,11 @@ def search(turns, held, scanned):
                 most = max(most, keys[i])
         least, most = _extremes(least, most)
         if lane_index() == 0:
-            st_shared_i32(int32(shared + LEAST + warp_index() * 4), int32(least))
-            st_shared_i32(int32(shared + MOST + warp_index() * 4), int32(most))
+            st_shared_i32(int32(shared + LEAST_OFFSET + warp_index() * 4), int32(least))
+            st_shared_i32(int32(shared + MOST_OFFSET + warp_index() * 4), int32(most))
         cuda.syncthreads()
-        least = uint32(ld_shared_i32(int32(shared + LEAST + lane_index() * 4)))
-        most = uint32(ld_shared_i32(int32(shared + MOST + lane_index() * 4)))
+        least = uint32(ld_shared_i32(int32(shared + LEAST_OFFSET + lane_index() * 4)))
+        most = uint32(ld_shared_i32(int32(shared + MOST_OFFSET + lane_index() * 4)))
         least, most = _extremes(least, most)
         return least, uint32(most - least)
 
@@ -181,40 +184,40 @@ def search(turns, held, scanned):
         Writes it and the number of keys above it (``above`` of them above every bin) to the shared state."""
         lane = int32(cuda.threadIdx.x)
         top = int32(bins - 1 - 2 * lane)
-        place = int32(shared + BINS + (top - 1) * 4)
-        low, high = ld_shared_v2_i32(place)
-        st_shared_v2_i32(place, int32(0), int32(0))
+        address = int32(shared + BINS_OFFSET + (top - 1) * 4)
+        low, high = ld_shared_v2_i32(address)
+        st_shared_v2_i32(address, int32(0), int32(0))
         mine = int32(low + high)
         upto = scan(mine)
         if lane_index() == 31:
-            st_shared_i32(int32(shared + TOTALS + warp_index() * 4), upto)
+            st_shared_i32(int32(shared + TOTALS_OFFSET + warp_index() * 4), upto)
         cuda.syncthreads()
-        before, _ = sums_below(int32(shared + TOTALS))
+        before, _ = sums_below(int32(shared + TOTALS_OFFSET))
         before = int32(above + before + upto - mine)
         if before < best and before + mine >= best:
             in_high = before + high >= best
-            st_shared_i32(int32(shared + STATE), top if in_high else int32(top - 1))
-            st_shared_i32(int32(shared + STATE + 4), before if in_high else int32(before + high))
+            st_shared_i32(int32(shared + STATE_OFFSET), top if in_high else int32(top - 1))
+            st_shared_i32(int32(shared + STATE_OFFSET + 4), before if in_high else int32(before + high))
         elif lane == THREADS - 1 and before + mine < best:
-            st_shared_i32(int32(shared + STATE), int32(0))
-            st_shared_i32(int32(shared + STATE + 4), int32(before + mine))
+            st_shared_i32(int32(shared + STATE_OFFSET), int32(0))
+            st_shared_i32(int32(shared + STATE_OFFSET + 4), int32(before + mine))
         cuda.syncthreads()
 
     @device_function
     def walk_bins(shared, above, best):
         """:func:`scan_bins` by one lane."""
         if cuda.threadIdx.x == 0:
-            place = int32(bins - 1)
-            count = ld_shared_i32(int32(shared + BINS + place * 4))
-            while place > 0 and above + count < best:
+            bin_index = int32(bins - 1)
+            count = ld_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4))
+            while bin_index > 0 and above + count < best:
                 above = int32(above + count)
-                place = int32(place - 1)
-                count = ld_shared_i32(int32(shared + BINS + place * 4))
-            st_shared_i32(int32(shared + STATE), place)
-            st_shared_i32(int32(shared + STATE + 4), above)
+                bin_index = int32(bin_index - 1)
+                count = ld_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4))
+            st_shared_i32(int32(shared + STATE_OFFSET), bin_index)
+            st_shared_i32(int32(shared + STATE_OFFSET + 4), above)
         cuda.syncthreads()
         if cuda.threadIdx.x < bins:
-            st_shared_i32(int32(shared + BINS + cuda.threadIdx.x * 4), int32(0))
+            st_shared_i32(int32(shared + BINS_OFFSET + cuda.threadIdx.x * 4), int32(0))
         cuda.syncthreads()
 
     find_bin = scan_bins if scanned else walk_bins
@@ -224,10 +227,10 @@ def search(turns, held, scanned):
         """(key, keys above it) of the ``best``-th key of the thread block, ``best`` from 1 to the number of keys.
 
         Four ``rounds`` always find it; after fewer, the key may be a lower one and the count that of a whole bin's."""
-        place = int32(cuda.threadIdx.x)
-        while place < bins:
-            st_shared_i32(int32(shared + BINS + place * 4), int32(0))
-            place = int32(place + THREADS)
+        bin_index = int32(cuda.threadIdx.x)
+        while bin_index < bins:
+            st_shared_i32(int32(shared + BINS_OFFSET + bin_index * 4), int32(0))
+            bin_index = int32(bin_index + THREADS)
         least, span = bounds(keys, source, coded, chunks, first, end, shared)
         above = int32(0)
         while span > 0 and rounds > 0:
@@ -240,29 +243,29 @@ def search(turns, held, scanned):
                     bin_ = int32(uint32(offset >> shift))
                     # Nobody asks for the last bin's count: what no other bin holds is there, with its many ties.
                     if offset <= span and bin_ > 0:
-                        red_shared_add_i32(int32(shared + BINS + bin_ * 4), int32(1))
+                        red_shared_add_i32(int32(shared + BINS_OFFSET + bin_ * 4), int32(1))
             cuda.syncthreads()
             find_bin(shared, above, best)
-            skipped = uint32(uint32(ld_shared_i32(int32(shared + STATE))) << shift)
-            above = ld_shared_i32(int32(shared + STATE + 4))
+            skipped = uint32(uint32(ld_shared_i32(int32(shared + STATE_OFFSET))) << shift)
+            above = ld_shared_i32(int32(shared + STATE_OFFSET + 4))
             least = uint32(least + skipped)
             span = min(uint32(span - skipped), uint32(uint32(uint32(1) << shift) - uint32(1)))
         return least, above
 
     @device_function
     def choose(keys, source, coded, chunks, first, end, limit, above, best, shared):
-        """Lists the ``best`` elements in ascending order at shared + CHOSEN: all with keys above ``limit`` (``above``
-        of them), then the first at it. The rank of the last one at it goes to the shared state."""
+        """List the ``best`` elements at shared + CHOSEN_OFFSET, in ascending order: all with keys above ``limit``
+        (``above`` of them), then the first of those at it. The rank of the last of these goes to the shared state."""
         equal_wanted = int32(best - above)
         greater, equal = int32(0), int32(0)
         for chunk in range(chunks):
             _, room = take(keys, source, coded, first, chunk, end)
             for i in range(turns):
                 is_equal = keys[i] == limit and 32 * i < room
-                greater = int32(greater + cuda.popc(cuda.ballot_sync(ALL, keys[i] > limit)))
-                equal = int32(equal + cuda.popc(cuda.ballot_sync(ALL, is_equal)))
+                greater = int32(greater + cuda.popc(cuda.ballot_sync(FULL_WARP, keys[i] > limit)))
+                equal = int32(equal + cuda.popc(cuda.ballot_sync(FULL_WARP, is_equal)))
         # Both counts in one word: no more than `best` of either kind matter, and 32 * 1024 stays below 2^16.
-        before = _before_warp(int32(shared + TOTALS), int32(greater + min(equal, equal_wanted) * 65536))
+        before = _before_warp(int32(shared + TOTALS_OFFSET), int32(greater + min(equal, equal_wanted) * 65536))
         greater, equal = int32(before & 0xFFFF), int32(before >> 16)
         below = uint32(uint32(uint32(1) << uint32(lane_index())) - uint32(1))
         for chunk in range(chunks):
@@ -270,15 +273,15 @@ def search(turns, held, scanned):
             for i in range(turns):
                 is_greater = keys[i] > limit
                 is_equal = keys[i] == limit and 32 * i < room
-                all_greater = uint32(cuda.ballot_sync(ALL, is_greater))
-                all_equal = uint32(cuda.ballot_sync(ALL, is_equal))
+                all_greater = uint32(cuda.ballot_sync(FULL_WARP, is_greater))
+                all_equal = uint32(cuda.ballot_sync(FULL_WARP, is_equal))
                 if all_greater | all_equal:
                     equal_before = int32(equal + cuda.popc(uint32(all_equal & below)))
                     if is_greater or (is_equal and equal_before < equal_wanted):
                         rank = int32(greater + cuda.popc(uint32(all_greater & below)) + min(equal_before, equal_wanted))
-                        st_shared_i32(int32(shared + CHOSEN + rank * 4), int32(start + i * 32 + lane_index()))
+                        st_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4), int32(start + i * 32 + lane_index()))
                         if is_equal and equal_before == equal_wanted - 1:
-                            st_shared_i32(int32(shared + STATE + 8), rank)
+                            st_shared_i32(int32(shared + STATE_OFFSET + 8), rank)
                     greater = int32(greater + cuda.popc(all_greater))
                     equal = int32(equal + cuda.popc(all_equal))
         cuda.syncthreads()

@@ -1,16 +1,18 @@
 """The two ways in which ``select`` searches a row: keys held in registers, or read again in every pass."""
 
+from typing import Any
+
 from ..toolchain.compiler import cuda, device_function, int32, int64, uint32
+from ..toolchain.constants import FULL_WARP
 from ..toolchain.ptx import ld_shared_i32, st_shared_i32
 from .radix_search import (
-    ALL,
-    CHOSEN,
-    FEW,
+    CHOSEN_OFFSET,
+    FEW_OFFSET,
     FEW_TURNS,
     ROUNDS,
     THREADS,
-    TOTALS,
-    WORDS,
+    TOTALS_OFFSET,
+    WORDS_OFFSET,
     key_at,
     lane_index,
     own_run,
@@ -21,7 +23,7 @@ from .radix_search import (
 )
 
 
-def reading_search(turns, scanned):
+def reading_search(turns: int, scanned: bool) -> Any:
     """Device function as :func:`held_search`'s, for any number of keys, which it reads again in every pass."""
     _, threshold, choose = search(turns, False, scanned)
 
@@ -36,7 +38,7 @@ def reading_search(turns, scanned):
     return best_of
 
 
-def held_search(turns):
+def held_search(turns: int) -> Any:
     """Device function (source, coded, count, best, shared) that lists the ``best`` of ``count`` keys at the address
     ``source``, as :func:`search`'s choose does, from keys held in registers.
 
@@ -65,34 +67,34 @@ def held_search(turns):
 
     @device_function
     def keep(keys, first, end, count, bound, shared):
-        """Lists the elements whose keys reach ``bound`` in ascending order at FEW, as far as there is room.
+        """Lists the elements whose keys reach ``bound`` in ascending order at FEW_OFFSET, as far as there is room.
 
         Returns how many there are."""
         room = int32(end - first - lane_index())
         for i in range(turns):
-            reached = uint32(cuda.ballot_sync(ALL, keys[i] >= bound and 32 * i < room))
+            reached = uint32(cuda.ballot_sync(FULL_WARP, keys[i] >= bound and 32 * i < room))
             if lane_index() == 0 and first + 32 * i < end:
-                st_shared_i32(int32(shared + WORDS + (first // 32 + i) * 4), int32(reached))
+                st_shared_i32(int32(shared + WORDS_OFFSET + (first // 32 + i) * 4), int32(reached))
         cuda.syncthreads()
-        word, one, two = int32(2 * cuda.threadIdx.x), uint32(0), uint32(0)
+        word, first_word, second_word = int32(2 * cuda.threadIdx.x), uint32(0), uint32(0)
         if 32 * word < count:
-            one = uint32(ld_shared_i32(int32(shared + WORDS + word * 4)))
+            first_word = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4)))
         if 32 * word + 32 < count:
-            two = uint32(ld_shared_i32(int32(shared + WORDS + word * 4 + 4)))
-        mine = int32(cuda.popc(one) + cuda.popc(two))
+            second_word = uint32(ld_shared_i32(int32(shared + WORDS_OFFSET + word * 4 + 4)))
+        mine = int32(cuda.popc(first_word) + cuda.popc(second_word))
         upto = scan(mine)
         if lane_index() == 31:
-            st_shared_i32(int32(shared + TOTALS + warp_index() * 4), upto)
+            st_shared_i32(int32(shared + TOTALS_OFFSET + warp_index() * 4), upto)
         cuda.syncthreads()
-        before, total = sums_below(int32(shared + TOTALS))
+        before, total = sums_below(int32(shared + TOTALS_OFFSET))
         rank = int32(before + upto - mine)
         for i in range(2):
-            left = one if i == 0 else two
+            left = first_word if i == 0 else second_word
             while left != 0:
                 lowest = uint32(left & uint32(uint32(0) - left))
                 if rank < few:
                     element = int32((word + i) * 32 + cuda.popc(uint32(lowest - uint32(1))))
-                    st_shared_i32(int32(shared + FEW + rank * 4), element)
+                    st_shared_i32(int32(shared + FEW_OFFSET + rank * 4), element)
                 rank = int32(rank + 1)
                 left = uint32(left ^ lowest)
         cuda.syncthreads()
@@ -112,7 +114,7 @@ def held_search(turns):
         else:
             for i in range(FEW_TURNS):
                 element = int32(cuda.threadIdx.x + i * THREADS)
-                st_shared_i32(int32(shared + FEW + element * 4), element)
+                st_shared_i32(int32(shared + FEW_OFFSET + element * 4), element)
             cuda.syncthreads()
         if kept > few:
             limit, above = threshold(keys, source, coded, 1, first, end, best, ROUNDS, shared)
@@ -124,14 +126,15 @@ def held_search(turns):
             for i in range(FEW_TURNS):
                 few_keys[i] = uint32(0)
                 if 32 * i < room:
-                    element = ld_shared_i32(int32(shared + FEW + (first + 32 * i + lane_index()) * 4))
+                    element = ld_shared_i32(int32(shared + FEW_OFFSET + (first + 32 * i + lane_index()) * 4))
                     few_keys[i] = key_at(source, coded, element)
             limit, above = few_threshold(few_keys, source, coded, 1, first, end, best, ROUNDS, shared)
             few_choose(few_keys, source, coded, 1, first, end, limit, above, best, shared)
             rank = int32(cuda.threadIdx.x)
             if rank < best:
-                element = ld_shared_i32(int32(shared + CHOSEN + rank * 4))
-                st_shared_i32(int32(shared + CHOSEN + rank * 4), ld_shared_i32(int32(shared + FEW + element * 4)))
+                element = ld_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4))
+                element = ld_shared_i32(int32(shared + FEW_OFFSET + element * 4))
+                st_shared_i32(int32(shared + CHOSEN_OFFSET + rank * 4), element)
             cuda.syncthreads()
 
     return best_of

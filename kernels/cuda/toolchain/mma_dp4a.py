@@ -4,10 +4,9 @@ Same registers in, same registers out as ``ptx.mma_s8`` and ``ptx.mma_u8``, so t
 which one they use: a lane collects the words of its two rows and two columns from the lanes that hold them.
 """
 
-from ..toolchain.compiler import cuda, device_function
-from ..toolchain.ptx import dp4a_s8, dp4a_u8s8
-
-FULL = 0xFFFFFFFF
+from .compiler import cuda, device_function
+from .constants import FULL_WARP
+from .ptx import dp4a_s8, dp4a_u8s8
 
 
 def _make(dot):
@@ -16,12 +15,12 @@ def _make(dot):
         lane = cuda.laneid
         row, column = lane & ~3, (lane & 3) * 8
         for i in range(4):
-            low, high = cuda.shfl_sync(FULL, a0, row + i), cuda.shfl_sync(FULL, a1, row + i)
-            left, right = cuda.shfl_sync(FULL, b0, column + i), cuda.shfl_sync(FULL, b0, column + 4 + i)
+            low, high = cuda.shfl_sync(FULL_WARP, a0, row + i), cuda.shfl_sync(FULL_WARP, a1, row + i)
+            left, right = cuda.shfl_sync(FULL_WARP, b0, column + i), cuda.shfl_sync(FULL_WARP, b0, column + 4 + i)
             c0, c1 = dot(low, left, c0), dot(low, right, c1)
             c2, c3 = dot(high, left, c2), dot(high, right, c3)
-            low, high = cuda.shfl_sync(FULL, a2, row + i), cuda.shfl_sync(FULL, a3, row + i)
-            left, right = cuda.shfl_sync(FULL, b1, column + i), cuda.shfl_sync(FULL, b1, column + 4 + i)
+            low, high = cuda.shfl_sync(FULL_WARP, a2, row + i), cuda.shfl_sync(FULL_WARP, a3, row + i)
+            left, right = cuda.shfl_sync(FULL_WARP, b1, column + i), cuda.shfl_sync(FULL_WARP, b1, column + 4 + i)
             c0, c1 = dot(low, left, c0), dot(low, right, c1)
             c2, c3 = dot(high, left, c2), dot(high, right, c3)
         return c0, c1, c2, c3
@@ -29,4 +28,4 @@ def _make(dot):
     return mma
 
 
-mma_s8, mma_u8 = _make(dp4a_s8), _make(dp4a_u8s8)
+mma_s8_by_dp4a, mma_u8_by_dp4a = _make(dp4a_s8), _make(dp4a_u8s8)
