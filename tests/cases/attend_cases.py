@@ -1,7 +1,7 @@
 """Tests of the exact ``attend`` on CUDA, for the simulator and a device: the bytes of ``reference.exact``.
 
-The fixture ``backend`` is a :class:`Backend`. Widths are the smallest that cross a tile of 16 cells, a step of 32, a
-split and a tail.
+The fixture ``backend`` is a :class:`support.backend.Backend`. Widths are the smallest that cross a tile of 16 cells, a
+step of 32, a split and a tail.
 """
 
 from collections import Counter
@@ -10,30 +10,15 @@ import numpy as np
 import pytest
 
 from qsa.kernels import ops
+from qsa.kernels.cuda.toolchain.host import launches
 from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
+from support.arrays import bits
 
 SMALL = Geometry(n_head=3, n_head_kv=1)
 FORMATS = ("int8", "k8v4", "q4_0")
-
-
-class Backend:
-    """``attend`` of one compiler, called with NumPy arrays; ``operations`` maps names to functions."""
-
-    def __init__(self, operations):
-        self.to_device, self.to_host = operations["to_device"], operations["to_host"]
-        self.new_scratch, self.scratch_words = operations["new_scratch"], operations["scratch_words"]
-        self.device_attend, self.unset = operations["attend"], operations["UNSET"]
-        self.launches = operations["launches"]
-
-    def attend(self, q, kv, ids, steps, slots=None, **options):
-        """The output, which the call must have returned; it starts as NaN."""
-        out = self.to_device(np.full(q.shape, np.nan, np.float32))
-        q, kv, ids, steps, slots = map(self.to_device, (q, kv, ids, steps, slots))
-        assert self.device_attend(q, kv, ids, steps, slots, out, arithmetic="exact", **options) is out
-        return self.to_host(out)
 
 
 def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=()):
@@ -69,16 +54,18 @@ def problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **opti
     return q, kv, ids, steps
 
 
-def bits(x):
-    """Bits of float32 ``x``: -0 and +0 differ."""
-    return x.view(np.uint32)
+def attend(backend, q, kv, ids, steps, slots=None, **options):
+    """The output in NumPy. The call must have written it into the array given to it, which is full of NaN before."""
+    out = backend.to_device(np.full(q.shape, np.nan, np.float32))
+    assert backend.launch("attend", q, kv, ids, steps, slots, out=out, arithmetic="exact", **options) is out
+    return backend.to_host(out)
 
 
 def check(backend, q, kv, ids, steps, slots=None, **options):
     """Every byte of the output."""
     wanted = exact.attend(q, kv, ids, steps, slots)
-    got = backend.attend(q, kv, ids, steps, slots, **options)
-    np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+    got = attend(backend, q, kv, ids, steps, slots, **options)
+    np.testing.assert_array_equal(bits(got), bits(wanted))
     return wanted
 
 
@@ -117,8 +104,8 @@ def test_cells_without_a_page_are_not_selected(backend, missing):
     ids[0, [0, 7, 39]] = -1
     wanted = exact.attend(q, kv, ids, steps)
     ids[0, 7] = 4000
-    got = backend.attend(q, kv, ids, steps)
-    np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+    got = attend(backend, q, kv, ids, steps)
+    np.testing.assert_array_equal(bits(got), bits(wanted))
     assert wanted.any() == (len(missing) < 10)
 
 
@@ -182,21 +169,21 @@ def test_slots_of_one_format_and_of_several(backend):
 def test_a_row_of_no_slot_is_left_alone(backend):
     q, kv, ids, steps = problem(12, [6, 6], cells=24)
     wanted = exact.attend(q, [kv], ids, steps, np.zeros(2, np.int32))
-    got = backend.attend(q, [kv, kv], ids, steps, np.array([7, 1], np.int32))
+    got = attend(backend, q, [kv, kv], ids, steps, np.array([7, 1], np.int32))
     assert np.isnan(got[0]).all()
-    np.testing.assert_array_equal(got[1].view(np.uint32), bits(wanted[1]))
+    np.testing.assert_array_equal(bits(got[1]), bits(wanted[1]))
 
 
 def test_the_scratch_is_left_as_it_was_made(backend):
     """Blocks that wait for each other leave every word as they found it, so the next launch finds it so too."""
     q, kv, ids, steps = problem(13, [33])
-    there = backend.to_device(kv)
-    scratch = backend.new_scratch(backend.scratch_words([there], 1, 33, "split", 2) + 5)
+    kernels = backend.load("attend")
+    scratch = kernels.new_scratch(kernels.scratch_words([backend.to_device(kv)], 1, 33, "split", 2) + 5)
     before = backend.to_host(scratch)
     wanted = exact.attend(q, kv, ids, steps)
     for _ in range(2):
-        got = backend.attend(q, kv, ids, steps, schedule="split", splits=2, scratch=scratch)
-        np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+        got = attend(backend, q, kv, ids, steps, schedule="split", splits=2, scratch=scratch)
+        np.testing.assert_array_equal(bits(got), bits(wanted))
         np.testing.assert_array_equal(backend.to_host(scratch), before)
 
 
@@ -205,9 +192,9 @@ def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
     inputs, others = problem(30, [6, 5], cells=24), problem(31, [4], "k8v4", cells=24)
 
     def launched(inputs, **options):
-        before = Counter(backend.launches())
+        before = Counter(launches())
         check(backend, *inputs, **options)
-        return Counter(backend.launches()) - before
+        return Counter(launches()) - before
 
     assert launched(inputs) == launched(inputs, schedule="batch")
     with override(split_attn=True):
@@ -221,13 +208,13 @@ def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
 def refused(backend, reason, inputs, scratch=None, **options):
     """A call that returns False, is counted, and leaves its output and scratch alone."""
     q = inputs[0]
-    there = [backend.to_device(x) for x in inputs]
+    arrays = [backend.to_device(x) for x in inputs]
     out = backend.to_device(np.full(q.shape, 7, np.float32))
     before = ops.refusals().get(("attend", reason), 0)
     held = None if scratch is None else backend.to_device(scratch)
-    launched = backend.launches()
-    answer = backend.device_attend(*there, None, out, arithmetic="exact", scratch=held, **options)
-    assert answer is False and backend.launches() == launched
+    launched = launches()
+    answer = backend.module.attend(*arrays, None, out, arithmetic="exact", scratch=held, **options)
+    assert answer is False and launches() == launched
     assert ops.refusals()["attend", reason] == before + 1
     assert (backend.to_host(out) == 7).all()
     if scratch is not None:
@@ -255,7 +242,7 @@ def test_mistakes_are_errors(backend):
         ({"arithmetic": "double"}, "arithmetic"),
     ):
         with pytest.raises(ValueError, match=message):
-            backend.device_attend(q, kv, ids, steps, **options)
+            backend.module.attend(q, kv, ids, steps, **options)
     for kvs, slots, message in (
         ([kv, kv], None, "slots: must name the slot of every row"),
         (kv, np.zeros(1, np.int64), "slots: int64"),
@@ -264,4 +251,4 @@ def test_mistakes_are_errors(backend):
         ([], np.zeros(1, np.int32), r"kv: \[\]: must be"),
     ):
         with pytest.raises(ValueError, match=message):
-            backend.device_attend(q, kvs, ids, steps, backend.to_device(slots), arithmetic="exact")
+            backend.module.attend(q, kvs, ids, steps, backend.to_device(slots), arithmetic="exact")

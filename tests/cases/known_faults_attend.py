@@ -11,7 +11,8 @@ from qsa.reference.attend import attend as attend_float64
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import step_records
 from qsa.reference.kv import PagedKV
-from support.attention import generator, record, relative_error, same_bytes, store
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import record, store
 
 
 def poison(kv, pages):
@@ -155,8 +156,8 @@ def test_c2_strided_arrays(backend):
         else:
             assert stored(backend.append_kv(*arguments)) == stored(plain)
     if "scratch" in inspect.signature(backend.module.attend).parameters:
-        placed = [backend.place(x) for x in (q, kv, ids, steps)]
-        scratch = backend.place(np.zeros(1 << 20, np.int64))[::2]
+        placed = [backend.to_device(x) for x in (q, kv, ids, steps)]
+        scratch = backend.to_device(np.zeros(1 << 20, np.int64))[::2]
         with pytest.raises(UnsupportedError, match="scratch"):
             backend.call("attend", *placed, schedule="split", splits=2, scratch=scratch)
 
@@ -206,13 +207,13 @@ def test_c16_a_row_alone_and_among_33(backend):
     # Blocks for a row are planned by the room that ids have, so in the simulator a row need not fill it.
     widths = np.array([34 if backend.small else n - 1, *rng.integers(0, 3 if backend.small else n, rows - 1)])
     steps = np.concatenate([record(width) for width in widths.tolist()])
-    placed = [backend.place(x) for x in (q, kv, ids, steps)]
-    alone = [backend.place(x) for x in (q[:1], kv, ids[:1], steps[:1])]
+    placed = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    alone = [backend.to_device(x) for x in (q[:1], kv, ids[:1], steps[:1])]
     want = attend_float64(q[:1], kv, ids[:1], steps[:1])
     ways = [(schedule, {}) for schedule in backend.schedules["attend"]] + [("split", {"splits": 20})]
     for schedule, given in ways[1:2] if backend.small else ways:
-        together = backend.read(backend.call("attend", *placed, schedule=schedule, **given))
-        one = backend.read(backend.call("attend", *alone, schedule=schedule, **given))
+        together = backend.to_host(backend.call("attend", *placed, schedule=schedule, **given))
+        one = backend.to_host(backend.call("attend", *alone, schedule=schedule, **given))
         assert same_bytes(together[:1], one), (schedule, given)
         assert relative_error(one, want) < ACCURACY, (schedule, given)
 

@@ -7,7 +7,7 @@ from cases.known_faults import index_queries, new_index, raw_keys
 from qsa.reference.append_index import append_index as append_index_float64
 from qsa.reference.block_scores import block_scores as block_scores_float64
 from qsa.reference.geometry import REAL, step_records
-from support.attention import generator, same_bytes
+from support.arrays import generator, same_bytes
 
 
 def lane_sum(x):

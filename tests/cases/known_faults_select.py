@@ -6,7 +6,7 @@ import pytest
 from cases.known_faults import new_index
 from qsa.reference.geometry import RULES, Geometry, step_records
 from qsa.reference.select import select as select_float64
-from support.attention import generator
+from support.arrays import generator
 
 
 @pytest.mark.parametrize("rule", RULES)

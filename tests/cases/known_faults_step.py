@@ -10,7 +10,8 @@ from qsa.reference.block_scores import block_scores as block_scores_float64
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as select_float64
-from support.attention import generator, record, relative_error, same_bytes
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import record
 
 
 class Step:
@@ -21,15 +22,15 @@ class Step:
         self.backend, self.rows, self.geometry = backend, rows, g
         self.budget = Geometry(budget=g.budget)
         self.inputs = [
-            backend.place(np.zeros(shape, np.float32))
+            backend.to_device(np.zeros(shape, np.float32))
             for shape in ((rows, g.n_head, 256), *[(rows, g.n_head_kv, 256)] * 2, (rows, 4, 128), (rows, 128))
         ]
-        self.steps = backend.place(step_records([-1] * rows, geometry=g))
-        self.kv = backend.place(PagedKV.new("int8", capacity, geometry=g))
-        self.index = backend.place(new_index(capacity // 4 + 1))
-        self.scores = backend.place(np.zeros((rows, capacity // 4 + 1), np.float32))
-        self.ids = backend.place(np.zeros((rows, g.max_width), np.int32))
-        self.out = backend.place(np.zeros((rows, g.n_head, 256), np.float32))
+        self.steps = backend.to_device(step_records([-1] * rows, geometry=g))
+        self.kv = backend.to_device(PagedKV.new("int8", capacity, geometry=g))
+        self.index = backend.to_device(new_index(capacity // 4 + 1))
+        self.scores = backend.to_device(np.zeros((rows, capacity // 4 + 1), np.float32))
+        self.ids = backend.to_device(np.zeros((rows, g.max_width), np.int32))
+        self.out = backend.to_device(np.zeros((rows, g.n_head, 256), np.float32))
 
     def launch(self):
         """Append, score, select, attend."""
@@ -70,7 +71,7 @@ class Reference:
 
 def compare(step, wanted, records):
     """Scores, cells and outputs of every row in use against float64."""
-    scores, ids, out = (step.backend.read(x) for x in (step.scores, step.ids, step.out))
+    scores, ids, out = (step.backend.to_host(x) for x in (step.scores, step.ids, step.out))
     for row in np.flatnonzero(records[:, 1]):
         blocks, width = records[row, 2] + 1, records[row, 3]
         # float32 over 4 heads of 128 products, beside the tail's 1e9.
@@ -94,7 +95,7 @@ def test_a3_launches_made_again_follow_the_step_records(backend):
         given, records = step.fill(rng, positions)
         again()
         compare(step, reference(given, records), records)
-        now = backend.read(step.index).pooled
+        now = backend.to_host(step.index).pooled
         if pooled is not None:
             done = positions[0] // 4
             assert same_bytes(now[:done], pooled[:done])
@@ -146,14 +147,14 @@ def test_c14_a_padded_row_is_not_read(backend):
     widths = (17, 9, 2, 5) if backend.small else (64, 9, 33, 50)
     steps = np.concatenate([record(width) for width in widths])
     want = attend_float64(q, kv, ids, steps)
-    placed = [backend.place(x) for x in (q, kv, ids, steps)]
-    out = backend.place(np.ones_like(q))
+    placed = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    out = backend.to_device(np.ones_like(q))
     again = backend.captured(lambda: backend.call("attend", *placed, out=out))
     q[3], ids[3], steps[3] = np.nan, 2**30, step_records([-1])
     for i, value in ((0, q), (2, ids), (3, steps)):
         backend.write(placed[i], value)
     again()
-    got = backend.read(out)
+    got = backend.to_host(out)
     assert want[3].any() and not got[3].any()
     for row in range(3):
         assert relative_error(got[row], want[row]) < ACCURACY, row

@@ -6,7 +6,8 @@ import pytest
 from qsa.kernels import ops
 from qsa.kernels.switches import Switches
 from qsa.reference.geometry import REAL
-from support.float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
+from support.arrays import generator, same_bytes
+from support.float_attention import FORMATS, check_error, queries, records, selection, store
 from support.guarded import replay
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,6 @@ from cases.model_cases import GOLDEN_CONFIG
 from qsa.engine import Engine, Sampling, generate
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
-from qsa.kernels import cuda as backend
 from qsa.kernels.cuda.toolchain.host import launches
 from qsa.model.float_model import FloatModel
 from qsa.model.text_model import ExactModel
@@ -28,8 +27,8 @@ def told(model):
 
 
 @pytest.fixture(scope="module")
-def on_device(model):
-    return ExactModel(model.config, model.stored, backend=backend)
+def on_device(backend, model):
+    return ExactModel(model.config, model.stored, backend=backend.module)
 
 
 @pytest.mark.parametrize("slots", [1, 3, 6])
@@ -66,11 +65,9 @@ def test_a_runner_without_programs_draws_there_too(told, on_device):
     told.check(on_device, Plain(on_device), 3, JOBS)
 
 
-def test_the_float_arithmetic_draws_there_too():
-    """The logits being what they are, the device draws from them what the host would."""
-    import cupy
-
-    float_model = FloatModel(GOLDEN_CONFIG, random_tensors(GOLDEN_CONFIG, 5), backend=backend, xp=cupy)
+def test_the_float_arithmetic_draws_there_too(backend):
+    """Of the same logits the device draws what the host draws."""
+    float_model = FloatModel(GOLDEN_CONFIG, random_tensors(GOLDEN_CONFIG, 5), backend=backend.module, xp=backend.xp)
     ids = np.random.default_rng(5).integers(1, 256, 40)
     options = {"max_tokens": 12, "sampling": Sampling(1.3, 20, 0.95, 0.02, repeat=1.3), "seed": 7}
     on_host, before = Runner(float_model), launches().get("sample", 0)

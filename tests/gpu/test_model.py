@@ -9,7 +9,6 @@ from cases.model_cases import GOLDEN_CONFIG, Story, same
 from qsa.engine.graph_runner import GraphRunner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
-from qsa.kernels import cuda as backend
 from qsa.kernels.switches import override
 from qsa.model.text_model import ExactModel
 from qsa.reference.model.random_model import random_model
@@ -24,8 +23,8 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def on_device(model):
-    return ExactModel(model.config, model.stored, backend=backend)
+def on_device(backend, model):
+    return ExactModel(model.config, model.stored, backend=backend.module)
 
 
 def windows(story):

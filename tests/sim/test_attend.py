@@ -4,17 +4,11 @@ import numpy as np
 import pytest
 
 from cases.attend_cases import *  # noqa: F403
-from cases.attend_cases import Backend, check, problem, refused
+from cases.attend_cases import attend, check, problem, refused
 from qsa.kernels.cuda import simulator
 from qsa.kernels.cuda.toolchain.host import Properties
 
 module, device = simulator.load("attend"), simulator.load("device")
-
-
-@pytest.fixture(scope="module")
-def backend():
-    moves = {"to_device": device.to_device, "to_host": device.to_host}
-    return Backend({**vars(module), **moves, "launches": simulator.launches})
 
 
 def older(capability, shared=64 * 1024):
@@ -105,6 +99,6 @@ def test_no_more_cells_than_blocks_can_hold(backend):
 def test_float_arithmetic_is_passed_on(backend):
     """Of another kernel, with other bits, close to these."""
     q, kv, ids, steps = problem(25, [20], cells=24)
-    wanted = backend.attend(q, kv, ids, steps)
+    wanted = attend(backend, q, kv, ids, steps)
     got = module.attend(q, device.to_device(kv), ids, steps, arithmetic="float")
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())

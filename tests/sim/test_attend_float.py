@@ -9,18 +9,8 @@ from qsa.kernels.cuda import simulator
 from qsa.kernels.switches import Switches
 from qsa.reference.attend import attend
 from qsa.reference.geometry import Geometry
-from support.float_attention import (
-    FORMATS,
-    SMALL,
-    check_error,
-    generator,
-    problem,
-    queries,
-    records,
-    same_bytes,
-    selection,
-    store,
-)
+from support.arrays import generator, same_bytes
+from support.float_attention import FORMATS, SMALL, check_error, problem, queries, records, selection, store
 
 module, device = simulator.load("attend_float.launch"), simulator.load("device")
 merging, pieces = simulator.load("attend_float.merge"), simulator.load("attend_float.partial")

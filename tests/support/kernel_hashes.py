@@ -12,7 +12,7 @@ from qsa.kernels import cpu
 from qsa.reference.geometry import step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
-from support.attention import generator
+from support.arrays import generator
 from support.layer_problems import PROBLEMS, conv_problem, delta_problem
 
 

@@ -7,8 +7,8 @@ from qsa.model import text_model as exact
 from qsa.model.text_model import ExactModel, TextModel
 from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact.layers.linear import QuantisedLinear
+from support.arrays import bits
 from support.exact_models import SMALL_CONFIG, round_kv, small_model
-from support.layer_problems import bits
 
 N = 150
 EOS = SMALL_CONFIG.eos_token_id
