@@ -77,15 +77,15 @@ def test_a11_position_0_is_multiplied_by_mscale(backend):
     mscale = np.float32(0.1 * np.log(2) + 1)
     plain = backend.append_index(raw, step_records(range(4)), new_index(2))
     scaled = backend.append_index(raw, step_records(range(4)), new_index(2, mscale=float(mscale)))
-    for one, other in ((plain.dead, scaled.dead), (plain.pooled[0], scaled.pooled[0])):
-        assert same_bytes(other[: REAL.n_rot], one[: REAL.n_rot] * mscale)
-        assert same_bytes(other[REAL.n_rot :], one[REAL.n_rot :])
+    for key, scaled_key in ((plain.dead, scaled.dead), (plain.pooled[0], scaled.pooled[0])):
+        assert same_bytes(scaled_key[: REAL.n_rot], key[: REAL.n_rot] * mscale)
+        assert same_bytes(scaled_key[REAL.n_rot :], key[REAL.n_rot :])
 
 
 def test_c4_a_block_completed_again_after_a_rejected_draft(backend):
     """6 cells, 3 drafts that complete block 1 are rejected, 3 others follow: as if the drafts had never been.
 
-    The third draft opens block 2 and takes the place of cell 4 in the tail, so the tail is put back with the rejection.
+    The third draft opens block 2 and overwrites cell 4 in the tail, so the tail is restored with the rejection.
     """
     rng = generator(10)
     kept, drafts, others = raw_keys(rng, 6), raw_keys(rng, 3), raw_keys(rng, 3)
@@ -124,9 +124,9 @@ def test_c5_a_chunk_shorter_than_a_block(backend):
 
 
 def test_c12_rejected_drafts_over_the_open_blocks_raw_keys(backend):
-    """Position 6, 5 drafts, all rejected: they take the tail's places 0 to 2, which held the open block's cells.
+    """Position 6, 5 drafts, all rejected: they overwrite entries 0 to 2 of the tail, which held the open block's cells.
 
-    Blocks behind stay as they are, and with the tail put back, what follows is as if they had never been.
+    Complete blocks stay as they are. With the tail restored, what follows is as if the drafts had never been.
     """
     rng = generator(24)
     kept, drafts, others = raw_keys(rng, 6), raw_keys(rng, 5), raw_keys(rng, 2)

@@ -132,8 +132,8 @@ def test_b8_identical_runs(backend):
         ids = backend.select(scores, steps, geometry=Geometry(budget=g.budget))
         runs.append((scores, ids, backend.attend(q, kv, ids, steps)))
     for other in runs[1:]:
-        for one, two in zip(runs[0], other, strict=True):
-            assert one.tobytes() == two.tobytes()
+        for first, repeated in zip(runs[0], other, strict=True):
+            assert first.tobytes() == repeated.tobytes()
     scores, ids, out = runs[0]
     assert np.array_equal(ids, select_float64(scores, steps, geometry=Geometry(budget=g.budget)))
     assert relative_error(out, attend_float64(q, kv, ids, steps)) < ACCURACY
@@ -147,12 +147,12 @@ def test_c14_a_padded_row_is_not_read(backend):
     widths = (17, 9, 2, 5) if backend.small else (64, 9, 33, 50)
     steps = np.concatenate([record(width) for width in widths])
     want = attend_float64(q, kv, ids, steps)
-    placed = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    arrays = [backend.to_device(x) for x in (q, kv, ids, steps)]
     out = backend.to_device(np.ones_like(q))
-    again = backend.captured(lambda: backend.call("attend", *placed, out=out))
+    again = backend.captured(lambda: backend.call("attend", *arrays, out=out))
     q[3], ids[3], steps[3] = np.nan, 2**30, step_records([-1])
     for i, value in ((0, q), (2, ids), (3, steps)):
-        backend.write(placed[i], value)
+        backend.write(arrays[i], value)
     again()
     got = backend.to_host(out)
     assert want[3].any() and not got[3].any()
@@ -183,9 +183,9 @@ def test_c18_an_odd_number_of_rows(backend):
         for schedule in backend.schedules["block_scores"]:
             scores = backend.block_scores(q, index, steps, schedule=schedule)
             for row in range(rows):
-                one, blocks = slice(row, row + 1), steps[row, 2] + 1
-                alone = backend.block_scores(q[one], index, steps[one])
-                assert same_bytes(scores[one, :blocks], alone[:, :blocks]), (rows, schedule, row)
+                alone, blocks = slice(row, row + 1), steps[row, 2] + 1
+                want = backend.block_scores(q[alone], index, steps[alone])
+                assert same_bytes(scores[alone, :blocks], want[:, :blocks]), (rows, schedule, row)
         ids = backend.select(scores, steps)
         assert all(ids[row, : n_kv + 1].tolist() == [*range(n_kv), -1] for row, n_kv in enumerate(steps[:, 1]))
         wanted = attend_float64(heads, kv, ids, steps)
