@@ -41,7 +41,7 @@ def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=
     return kv
 
 
-def problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **options):
+def exact_problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **options):
     """q, PagedKV, ids and steps of rows that select ``widths`` cells; ids beyond a width name cells that exist."""
     rng = np.random.default_rng(seed)
     kv = random_kv(rng, fmt, cells, geometry=geometry, **options)
@@ -72,35 +72,35 @@ def check(backend, q, kv, ids, steps, slots=None, **options):
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_bytes_across_tiles_steps_and_blocks(backend, fmt):
     """One row of 70 cells by several blocks."""
-    check(backend, *problem(1, [70], fmt))
+    check(backend, *exact_problem(1, [70], fmt))
 
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_split_bytes(backend, splits):
     """One block holds all cells, or the last of two ends in a tail; ids have room for more."""
-    check(backend, *problem(2, [67], cap=90), schedule="split", splits=splits)
+    check(backend, *exact_problem(2, [67], cap=90), schedule="split", splits=splits)
 
 
 def test_widths(backend):
     """Rows of one call that select nothing, one cell, and one more or less than a tile or a step."""
-    wanted = check(backend, *problem(3, [0, 1, 15, 17, 33]))
+    wanted = check(backend, *exact_problem(3, [0, 1, 15, 17, 33]))
     assert not wanted[0].any()
 
 
 def test_two_kv_heads_of_twelve(backend):
     """The real shape: every head and column of the products is in use."""
-    check(backend, *problem(4, [20], geometry=Geometry()))
+    check(backend, *exact_problem(4, [20], geometry=Geometry()))
 
 
 @pytest.mark.parametrize("page_size", [1, 64, 512])
 def test_page_sizes(backend, page_size):
-    check(backend, *problem(5, [37], page_size=page_size))
+    check(backend, *exact_problem(5, [37], page_size=page_size))
 
 
 @pytest.mark.parametrize("missing", [[0], [4], [9], range(10)], ids=["first", "middle", "last", "all"])
 def test_cells_without_a_page_are_not_selected(backend, missing):
     """Nor are ids of -1 or beyond the page table (which the reference refuses, so there they are -1)."""
-    q, kv, ids, steps = problem(6, [40], cells=40, missing=missing)
+    q, kv, ids, steps = exact_problem(6, [40], cells=40, missing=missing)
     ids[0, [0, 7, 39]] = -1
     wanted = exact.attend(q, kv, ids, steps)
     ids[0, 7] = 4000
@@ -112,7 +112,7 @@ def test_cells_without_a_page_are_not_selected(backend, missing):
 @pytest.mark.parametrize("fmt", ["int8", "q4_0"])
 def test_queries_out_of_the_ordinary(backend, fmt):
     """Not finite: its own head alone becomes NaN. Zero, subnormal, and so large that scores reach their limit."""
-    q, kv, ids, steps = problem(7, [9, 9, 9, 0], fmt)
+    q, kv, ids, steps = exact_problem(7, [9, 9, 9, 0], fmt)
     q[0, 0, 3], q[0, 1, 200] = np.nan, -np.inf
     q[1, 0], q[1, 1], q[1, 2] = 0, q[1, 1] * np.float32(1e-39), q[1, 2] * np.float32(1e-44)
     q[2, 0] *= np.float32(1e35)
@@ -126,7 +126,7 @@ def test_queries_out_of_the_ordinary(backend, fmt):
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_scales_from_the_smallest_to_the_largest(backend, fmt):
     """Scales over all of fp16, and scores so far apart that a group's largest weight is far from the top."""
-    q, kv, ids, steps = problem(8, [33], fmt, spread=6.0)
+    q, kv, ids, steps = exact_problem(8, [33], fmt, spread=6.0)
     kv.pool.v.scale[kv.table[ids[0, 5] // 4], 0, ids[0, 5] % 4] = 0
     q *= np.float32(4)
     check(backend, q, kv, ids, steps)
@@ -135,7 +135,7 @@ def test_scales_from_the_smallest_to_the_largest(backend, fmt):
 @pytest.mark.parametrize("top", [60, 120, 150, 190])
 def test_outputs_far_below_the_top(backend, top):
     """The cell with the highest score has V scales of 0, so the others' weights decide, 2^-top below it."""
-    q, kv, ids, steps = problem(9, [3], cells=4, cap=3, geometry=Geometry(n_head=1, n_head_kv=1))
+    q, kv, ids, steps = exact_problem(9, [3], cells=4, cap=3, geometry=Geometry(n_head=1, n_head_kv=1))
     kv.pool.k.codes[:], kv.pool.k.scale[:] = 0, 1
     kv.pool.v.scale[:] = 2
     q[:] = 0
@@ -150,7 +150,7 @@ def test_outputs_far_below_the_top(backend, top):
 
 def test_schedules_give_equal_bytes(backend):
     """Two rows, by ``step``, ``prompt`` and ``multi``."""
-    inputs = problem(10, [5, 3])
+    inputs = exact_problem(10, [5, 3])
     for schedule in ("step", "prompt", "multi"):
         check(backend, *inputs, schedule=schedule)
 
@@ -158,7 +158,7 @@ def test_schedules_give_equal_bytes(backend):
 def test_slots_of_one_format_and_of_several(backend):
     """Five slots take two launches; slots of mixed formats a launch each. A row reads its own slot's pool and table."""
     rng = np.random.default_rng(11)
-    q, _, ids, steps = problem(11, [6] * 5, cells=24)
+    q, _, ids, steps = exact_problem(11, [6] * 5, cells=24)
     slots = np.array([4, 0, 2, 1, 4], np.int32)
     kvs = [random_kv(rng, "int8", 24, page_size) for page_size in (4, 1, 8, 4, 2)]
     check(backend, q, kvs, ids, steps, slots)
@@ -167,7 +167,7 @@ def test_slots_of_one_format_and_of_several(backend):
 
 
 def test_a_row_of_no_slot_is_left_alone(backend):
-    q, kv, ids, steps = problem(12, [6, 6], cells=24)
+    q, kv, ids, steps = exact_problem(12, [6, 6], cells=24)
     wanted = exact.attend(q, [kv], ids, steps, np.zeros(2, np.int32))
     got = attend(backend, q, [kv, kv], ids, steps, np.array([7, 1], np.int32))
     assert np.isnan(got[0]).all()
@@ -176,7 +176,7 @@ def test_a_row_of_no_slot_is_left_alone(backend):
 
 def test_the_scratch_is_left_as_it_was_made(backend):
     """Blocks that wait for each other leave every word as they found it, so the next launch finds it so too."""
-    q, kv, ids, steps = problem(13, [33])
+    q, kv, ids, steps = exact_problem(13, [33])
     kernels = backend.load("attend")
     scratch = kernels.new_scratch(kernels.scratch_words([backend.to_device(kv)], 1, 33, "split", 2) + 5)
     before = backend.to_host(scratch)
@@ -189,7 +189,7 @@ def test_the_scratch_is_left_as_it_was_made(backend):
 
 def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
     """Off: the launches of the standing path. On: the split schedule for int8; a format it refuses keeps the other."""
-    inputs, others = problem(30, [6, 5], cells=24), problem(31, [4], "k8v4", cells=24)
+    inputs, others = exact_problem(30, [6, 5], cells=24), exact_problem(31, [4], "k8v4", cells=24)
 
     def launched(inputs, **options):
         before = Counter(launches())
@@ -224,16 +224,17 @@ def refused(backend, reason, inputs, scratch=None, **options):
 def test_refusals(backend):
     """Format, geometry and scratch: nothing is launched or written."""
     for fmt, options in (("fp16", {}), ("k8v4", {"schedule": "split"}), ("q4_0", {"schedule": "split"})):
-        refused(backend, "format", problem(14, [70], fmt), **options)
-    refused(backend, "geometry", problem(15, [4], geometry=Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16)))
-    refused(backend, "geometry", problem(16, [4], geometry=Geometry(n_head=13, n_head_kv=1)))
+        refused(backend, "format", exact_problem(14, [70], fmt), **options)
+    narrow = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16)
+    refused(backend, "geometry", exact_problem(15, [4], geometry=narrow))
+    refused(backend, "geometry", exact_problem(16, [4], geometry=Geometry(n_head=13, n_head_kv=1)))
     split = {"schedule": "split", "splits": 2}
-    refused(backend, "scratch", problem(17, [70]), np.full(100, 3, np.int64), **split)
-    refused(backend, "scratch", problem(17, [70]), np.full(1 << 20, 3, np.float32), **split)
+    refused(backend, "scratch", exact_problem(17, [70]), np.full(100, 3, np.int64), **split)
+    refused(backend, "scratch", exact_problem(17, [70]), np.full(1 << 20, 3, np.float32), **split)
 
 
 def test_mistakes_are_errors(backend):
-    q, kv, ids, steps = (backend.to_device(x) for x in problem(18, [70]))
+    q, kv, ids, steps = (backend.to_device(x) for x in exact_problem(18, [70]))
     for options, message in (
         ({"schedule": "wide"}, "schedule"),
         ({"schedule": "batch", "splits": 2}, "splits"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cases.attend_cases import *  # noqa: F403
-from cases.attend_cases import FORMATS, attend, check, problem, random_kv
+from cases.attend_cases import FORMATS, attend, check, exact_problem, random_kv
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
 from support.arrays import bits
@@ -48,7 +48,7 @@ def test_full_width_by_page_size(backend, page_size):
 def test_widths_around_a_split(backend):
     """Rows of one call with widths 1 to 2,051, tails 0 to 3, some without a page."""
     widths = [0, 1, 63, 64, 65, 1023, *range(2044, 2052)]
-    q, kv, ids, steps = problem(33, widths, cells=4096, geometry=REAL, missing=range(0, 1024, 7))
+    q, kv, ids, steps = exact_problem(33, widths, cells=4096, geometry=REAL, missing=range(0, 1024, 7))
     for schedule in ("batch", "split", "step"):
         check(backend, q, kv, ids, steps, schedule=schedule)
 

@@ -77,9 +77,9 @@ def test_schedules_give_the_same_bits_row_for_row(module, device, problems, fmt)
         assert same_bytes(call.run(schedule=schedule), want)
     q, kv, ids, steps = problems[fmt]
     for row, width in enumerate(WIDTHS):
-        one = slice(row, row + 1)
-        alone = Call(module, device, (q[one], kv, ids[one, :width].copy(), steps[one]))
-        assert same_bytes(alone.run(), want[one])
+        alone = slice(row, row + 1)
+        call = Call(module, device, (q[alone], kv, ids[alone, :width].copy(), steps[alone]))
+        assert same_bytes(call.run(), want[alone])
 
 
 @pytest.mark.parametrize("splits", [None, 1, 7, 20])

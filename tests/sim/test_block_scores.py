@@ -61,16 +61,16 @@ def test_window(schedule, rows):
 def test_more_rows_than_a_group(schedule):
     # 17 rows of one prompt, the last group of one row, by one multiprocessor: more groups than thread blocks.
     rng = np.random.default_rng(17)
-    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
-    check(index_queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=one)
+    single = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(index_queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=single)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_several_turns(schedule):
     # One multiprocessor, five rows: a warp comes back for more blocks, whatever the schedule.
     rng = np.random.default_rng(12)
-    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
-    check(index_queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=one)
+    single = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(index_queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=single)
 
 
 @pytest.mark.parametrize("schedule", ["warp", "prompt"])

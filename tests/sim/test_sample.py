@@ -138,7 +138,7 @@ def test_refusals():
 )
 def test_bad_arrays_are_named(change, named):
     arguments = [np.zeros((1, 5), np.float32), CHAINS["plain"], *REST]
-    for place, value in change.items():
-        arguments[place] = value
+    for index, value in change.items():
+        arguments[index] = value
     with pytest.raises(ValueError, match=named):
         sample.sample(*arguments)

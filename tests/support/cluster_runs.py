@@ -58,9 +58,9 @@ def opened(shared, lane, n_bytes, expects=True):
     meet()
 
 
-def send(shared, to, place, value, counts=0):
-    """Eight bytes to the ``place``-th word of eight bytes of rank ``to``."""
-    at = ptx.map_shared(int32(shared + DATA + 8 * place), to)
+def send(shared, to, index, value, counts=0):
+    """Eight bytes to word ``index`` of eight bytes of rank ``to``."""
+    at = ptx.map_shared(int32(shared + DATA + 8 * index), to)
     ptx.st_async_i64(at, int64(value), ptx.map_shared(int32(shared + counts), to))
 
 
@@ -70,18 +70,18 @@ def await_bytes(mbarrier):
         pass
 
 
-def tell(rank, lane, out):
-    """By way of global memory; it orders nothing else."""
+def signal(rank, lane, out):
+    """Write a signal to global memory, which orders no other access."""
     if lane == 0:
         out[rank, 0] = 1
 
 
-def hear(rank, out):
-    """Wait until ``rank`` tells."""
+def wait_for_signal(rank, out):
+    """Wait for the signal of ``rank``."""
     while ptx.ld_global_relaxed_i64(ptx.global_base(out) + 8 * 32 * rank) != 1:
         pass
 
 
-def received(shared, place):
+def received(shared, index):
     """What :func:`send` brought."""
-    return ptx.ld_shared_i64(int32(shared + DATA + 8 * place))
+    return ptx.ld_shared_i64(int32(shared + DATA + 8 * index))

@@ -27,7 +27,7 @@ def make_undrafted(folder):
 def run(capsys, *arguments):
     """(exit code, stdout, stderr) of a command in this process, on the CPU."""
     try:
-        code = cli.main([str(one) for one in arguments])
+        code = cli.main(list(map(str, arguments)))
     except SystemExit as stop:
         code = stop.code
     captured = capsys.readouterr()

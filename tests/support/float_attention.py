@@ -81,7 +81,7 @@ def check_error(got, q, kv, ids, steps):
     return mine, theirs
 
 
-def problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
+def float_problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
     """q, PagedKV, ids and steps of rows that select ``widths`` cells."""
     rng = generator(seed)
     kv = store(rng, fmt, cells, geometry, **options)
