@@ -17,7 +17,7 @@ SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_dim=32)
 
 
 def same_kv(backend, kv, on_device):
-    """Every byte of pool and host copy."""
+    """Every byte of the pool and of the host copy is the same."""
     back = backend.to_host(on_device)
     for want, got in ((kv.pool, back.pool), (kv.host, back.host)):
         if want is None:
@@ -29,7 +29,7 @@ def same_kv(backend, kv, on_device):
 
 
 def poisoned(format, capacity, geometry=REAL, **options):
-    """A PagedKV whose every byte is 0xC5, so that a byte left unwritten or written by mistake shows."""
+    """A PagedKV whose bytes are all 0xC5: a byte that is left unwritten, or written by mistake, is found."""
     kv = PagedKV.new(format, capacity, geometry=geometry, **options)
     for pool in (kv.pool, kv.host):
         for side in (pool.k, pool.v) if pool else ():
@@ -52,7 +52,7 @@ def vectors(rng, rows, geometry=REAL):
 @pytest.mark.parametrize("format", ["int8", "q4_0", "k8v4", "fp16"])
 @pytest.mark.parametrize("geometry", [REAL, SMALL], ids=["real", "small"])
 def test_append_kv_gives_the_reference_bytes(backend, format, geometry):
-    """A window over two pages, one of them not resident, an unused row between."""
+    """A window over two pages with an unused row; in two of the tables a page is not resident."""
     rng = np.random.default_rng(1)
     positions = [2, 3, -1, 4, 5]
     k, v = vectors(rng, 5, geometry), vectors(rng, 5, geometry)
@@ -81,7 +81,7 @@ def test_page_sizes_and_one_row_at_a_time(backend, page_size):
 
 
 def test_several_slots_of_mixed_formats_in_one_call(backend):
-    """One launch a coding; every row goes to its own slot, whatever the others' pools are."""
+    """One launch for each coding. Every row is written to its own slot."""
     rng = np.random.default_rng(3)
     kvs = [poisoned(format, 8, SMALL, host=host) for format, host in (("int8", 1), ("q4_0", 0), ("k8v4", 1))]
     on_device = backend.to_device(kvs)
@@ -132,7 +132,7 @@ def test_append_kv_leaves_rows_beyond_the_capacity_and_refuses_other_geometries(
 @pytest.mark.parametrize("slots", [[-1, 0], [2, 1], [1, 2**31 - 1], [0, -(2**31)]])
 @pytest.mark.parametrize("n_slots", [1, 2])
 def test_a_row_of_no_slot_writes_nothing(backend, n_slots, slots):
-    """Of several slots, or of one alone: an address from beyond their table could be any."""
+    """A slot number that is negative or too large: an address read outside the table of slots could be any."""
     rng = np.random.default_rng(10)
     kvs = [poisoned("int8", 8, SMALL, host=True) for _ in range(n_slots)]
     on_device, guards = zip(*map(backend.between_guards, kvs), strict=True)
@@ -164,7 +164,7 @@ def same_index(backend, index, on_device):
 
 @pytest.mark.parametrize("geometry", [REAL, SMALL], ids=["real", "small"])
 def test_append_index_in_windows_and_row_by_row(backend, geometry):
-    """The same 14 keys one at a time, in windows of 3 and 8, and in one call of two launches."""
+    """The same 14 keys: one at a time, in windows of 3 and 8, and in one call of two launches."""
     rng = np.random.default_rng(4)
     raw = rng.standard_normal((14, geometry.idx_dim)).astype(np.float32)
     steps = step_records(range(14), geometry=geometry)
@@ -179,7 +179,7 @@ def test_append_index_in_windows_and_row_by_row(backend, geometry):
 
 
 def test_append_index_after_a_rejected_draft_and_with_unused_rows(backend):
-    """A block completed, taken back and completed again with other keys; unused rows in the window."""
+    """A block is completed, its draft is rejected, and it is completed again with other keys; some rows are unused."""
     rng = np.random.default_rng(5)
     index = make_index(rng, SMALL)
     on_device = backend.to_device(index)

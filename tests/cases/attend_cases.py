@@ -22,7 +22,7 @@ FORMATS = ("int8", "k8v4", "q4_0")
 
 
 def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=()):
-    """A PagedKV of random codes and scales behind a shuffled table; bytes that are no cell's are left random as well.
+    """A PagedKV of random codes and scales behind a shuffled page table. Bytes outside the cells are random as well.
 
     ``spread``: of the scales' logarithms; some scales are 0. ``missing``: logical pages that are not resident.
     """
@@ -42,7 +42,7 @@ def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=
 
 
 def exact_problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **options):
-    """q, PagedKV, ids and steps of rows that select ``widths`` cells; ids beyond a width name cells that exist."""
+    """(q, kv, ids, steps) of rows that select ``widths`` cells; ids beyond a row's width are cells that exist."""
     rng = np.random.default_rng(seed)
     kv = random_kv(rng, fmt, cells, geometry=geometry, **options)
     q = rng.standard_normal((len(widths), geometry.n_head, geometry.head_dim)).astype(np.float32)
@@ -55,14 +55,14 @@ def exact_problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, 
 
 
 def attend(backend, q, kv, ids, steps, slots=None, **options):
-    """The output in NumPy. The call must have written it into the array given to it, which is full of NaN before."""
+    """The output as a NumPy array. The call must return the array that it is given, which is full of NaN before."""
     out = backend.to_device(np.full(q.shape, np.nan, np.float32))
     assert backend.launch("attend", q, kv, ids, steps, slots, out=out, arithmetic="exact", **options) is out
     return backend.to_host(out)
 
 
 def check(backend, q, kv, ids, steps, slots=None, **options):
-    """Every byte of the output."""
+    """Every byte of the output is the exact arithmetic's. Returns that output."""
     wanted = exact.attend(q, kv, ids, steps, slots)
     got = attend(backend, q, kv, ids, steps, slots, **options)
     np.testing.assert_array_equal(bits(got), bits(wanted))
@@ -71,24 +71,24 @@ def check(backend, q, kv, ids, steps, slots=None, **options):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_bytes_across_tiles_steps_and_blocks(backend, fmt):
-    """One row of 70 cells by several blocks."""
+    """Several blocks share a row of 70 cells."""
     check(backend, *exact_problem(1, [70], fmt))
 
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_split_bytes(backend, splits):
-    """One block holds all cells, or the last of two ends in a tail; ids have room for more."""
+    """One block has all cells, or the second of two ends in a tail; ids is wider than the row."""
     check(backend, *exact_problem(2, [67], cap=90), schedule="split", splits=splits)
 
 
 def test_widths(backend):
-    """Rows of one call that select nothing, one cell, and one more or less than a tile or a step."""
+    """Rows of one call select no cell, one cell, and one cell more or less than a tile or a step."""
     wanted = check(backend, *exact_problem(3, [0, 1, 15, 17, 33]))
     assert not wanted[0].any()
 
 
 def test_two_kv_heads_of_twelve(backend):
-    """The real shape: every head and column of the products is in use."""
+    """The real geometry: every head and column of the products is in use."""
     check(backend, *exact_problem(4, [20], geometry=Geometry()))
 
 
@@ -99,7 +99,7 @@ def test_page_sizes(backend, page_size):
 
 @pytest.mark.parametrize("missing", [[0], [4], [9], range(10)], ids=["first", "middle", "last", "all"])
 def test_cells_without_a_page_are_not_selected(backend, missing):
-    """Nor are ids of -1 or beyond the page table (which the reference refuses, so there they are -1)."""
+    """Ids of -1, or beyond the page table, are not selected either. The reference refuses the latter: it gets -1."""
     q, kv, ids, steps = exact_problem(6, [40], cells=40, missing=missing)
     ids[0, [0, 7, 39]] = -1
     wanted = exact.attend(q, kv, ids, steps)
@@ -111,7 +111,7 @@ def test_cells_without_a_page_are_not_selected(backend, missing):
 
 @pytest.mark.parametrize("fmt", ["int8", "q4_0"])
 def test_queries_out_of_the_ordinary(backend, fmt):
-    """Not finite: its own head alone becomes NaN. Zero, subnormal, and so large that scores reach their limit."""
+    """A query that is not finite makes its head alone NaN. Others are 0, subnormal or so large that scores saturate."""
     q, kv, ids, steps = exact_problem(7, [9, 9, 9, 0], fmt)
     q[0, 0, 3], q[0, 1, 200] = np.nan, -np.inf
     q[1, 0], q[1, 1], q[1, 2] = 0, q[1, 1] * np.float32(1e-39), q[1, 2] * np.float32(1e-44)
@@ -125,7 +125,7 @@ def test_queries_out_of_the_ordinary(backend, fmt):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_scales_from_the_smallest_to_the_largest(backend, fmt):
-    """Scales over all of fp16, and scores so far apart that a group's largest weight is far from the top."""
+    """Scales over the whole range of fp16. Scores differ so much that a group's largest weight is small."""
     q, kv, ids, steps = exact_problem(8, [33], fmt, spread=6.0)
     kv.pool.v.scale[kv.table[ids[0, 5] // 4], 0, ids[0, 5] % 4] = 0
     q *= np.float32(4)
@@ -134,7 +134,7 @@ def test_scales_from_the_smallest_to_the_largest(backend, fmt):
 
 @pytest.mark.parametrize("top", [60, 120, 150, 190])
 def test_outputs_far_below_the_top(backend, top):
-    """The cell with the highest score has V scales of 0, so the others' weights decide, 2^-top below it."""
+    """The cell with the highest score has V scales of 0: the output comes from the others, whose weights are 2^-top."""
     q, kv, ids, steps = exact_problem(9, [3], cells=4, cap=3, geometry=Geometry(n_head=1, n_head_kv=1))
     kv.pool.k.codes[:], kv.pool.k.scale[:] = 0, 1
     kv.pool.v.scale[:] = 2
@@ -156,7 +156,7 @@ def test_schedules_give_equal_bytes(backend):
 
 
 def test_slots_of_one_format_and_of_several(backend):
-    """Five slots take two launches; slots of mixed formats a launch each. A row reads its own slot's pool and table."""
+    """Five slots take two launches, slots of mixed formats one each. A row reads its own slot's pool and table."""
     rng = np.random.default_rng(11)
     q, _, ids, steps = exact_problem(11, [6] * 5, cells=24)
     slots = np.array([4, 0, 2, 1, 4], np.int32)
@@ -175,7 +175,7 @@ def test_a_row_of_no_slot_is_left_alone(backend):
 
 
 def test_the_scratch_is_left_as_it_was_made(backend):
-    """Blocks that wait for each other leave every word as they found it, so the next launch finds it so too."""
+    """Blocks that wait for each other leave every word of the scratch as it was, for the next launch."""
     q, kv, ids, steps = exact_problem(13, [33])
     kernels = backend.load("attend")
     scratch = kernels.new_scratch(kernels.scratch_words([backend.to_device(kv)], 1, 33, "split", 2) + 5)
@@ -188,7 +188,7 @@ def test_the_scratch_is_left_as_it_was_made(backend):
 
 
 def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
-    """Off: the launches of the standing path. On: the split schedule for int8; a format it refuses keeps the other."""
+    """Off: the launches of ``batch``. On: those of ``split`` for int8; a format that it refuses keeps ``batch``."""
     inputs, others = exact_problem(30, [6, 5], cells=24), exact_problem(31, [4], "k8v4", cells=24)
 
     def launched(inputs, **options):
@@ -206,7 +206,7 @@ def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
 
 
 def refused(backend, reason, inputs, scratch=None, **options):
-    """A call that returns False, is counted, and leaves its output and scratch alone."""
+    """The call returns False, is counted under ``reason``, launches nothing and leaves output and scratch unchanged."""
     q = inputs[0]
     arrays = [backend.to_device(x) for x in inputs]
     out = backend.to_device(np.full(q.shape, 7, np.float32))
@@ -222,7 +222,7 @@ def refused(backend, reason, inputs, scratch=None, **options):
 
 
 def test_refusals(backend):
-    """Format, geometry and scratch: nothing is launched or written."""
+    """Refused for the format, the geometry or the scratch."""
     for fmt, options in (("fp16", {}), ("k8v4", {"schedule": "split"}), ("q4_0", {"schedule": "split"})):
         refused(backend, "format", exact_problem(14, [70], fmt), **options)
     narrow = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16)

@@ -23,7 +23,7 @@ def poison(kv, pages):
 
 
 def stored(kv):
-    """Every byte of a pool."""
+    """The bytes of every array of a pool."""
     return [array.tobytes() for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]
 
 
@@ -49,7 +49,7 @@ def test_a7_a_page_that_is_not_resident_is_not_read(backend, missing):
 
 
 def test_a8_an_absent_cell_takes_no_weight_as_a_cell_of_score_zero_would(backend):
-    """Two cells, one absent, the other with q.k = -10: the result is its value, not nearly 0."""
+    """Of two cells one is absent, the other has q.k = -10: the result is the other's value, not nearly 0."""
     g = backend.geometry
     ones = np.ones((2, g.n_head_kv, g.head_dim), np.float32)
     kv = store(-ones, 3 * ones, "int8", 1, g)
@@ -64,7 +64,7 @@ def test_a8_an_absent_cell_takes_no_weight_as_a_cell_of_score_zero_would(backend
 
 @pytest.mark.parametrize("fmt", [*EXACT_FORMATS, "fp16"])
 def test_a14_a_cell_is_written_to_the_host_and_to_its_resident_page(backend, fmt):
-    """With a host copy, cell 1 overwritten: the pool holds what the host does, and attention sees the new cell."""
+    """Cell 1 is overwritten: pool and host copy hold the same bytes, and attention reads the new cell."""
     g, rng = backend.geometry, generator(30)
     old, new = vectors(rng, 5, g), vectors(rng, 1, g)
     kv = PagedKV.new(fmt, 12, geometry=g, table=np.array([1, 0, -1]), host=True)
@@ -88,7 +88,7 @@ def test_a14_a_cell_is_written_to_the_host_and_to_its_resident_page(backend, fmt
 
 
 def test_a21_values_of_k8v4_are_four_bits(backend):
-    """K and V take different loads and stores; keys of zeros weigh every value the same."""
+    """K and V take different loads and stores. Keys of 0 give every value the same weight."""
     g, rng = backend.geometry, generator(31)
     k, v = vectors(rng, 5, g)
     k[:] = 0
@@ -103,7 +103,7 @@ def test_a21_values_of_k8v4_are_four_bits(backend):
 
 
 def test_b5_what_was_never_written_is_never_weighed(backend):
-    """729 selected cells of 2,112, the rest and the ids behind the width full of poison."""
+    """729 cells of 2,112 are selected. The others hold NaN scales, and ids beyond the width are not valid."""
     rng = generator(5)
     capacity, width = (70, 36) if backend.small else (2112, 729)
     kv, q = cells(rng, capacity, backend.geometry), queries(rng, 1, backend.geometry)
@@ -120,7 +120,7 @@ def test_b5_what_was_never_written_is_never_weighed(backend):
 
 
 def right_or_refused(backend, arguments, want):
-    """Arrays that are not C-contiguous: their values are used, or on a device the call is an error."""
+    """The call takes arrays that are not C-contiguous and uses their values; on a device it is an error."""
     if backend.on_device:
         with pytest.raises(ValueError, match="contiguous"):
             backend.attend(*arguments)
@@ -129,7 +129,7 @@ def right_or_refused(backend, arguments, want):
 
 
 def test_c2_strided_arrays(backend):
-    """Inputs and scratch in other strides than the kernels assume."""
+    """Inputs and scratch have other strides than the kernels assume."""
     rng, g = generator(8), backend.geometry
     n, widths = (34, (34, 2, 7)) if backend.small else (200, (150, 64, 7))
     kv, q = cells(rng, n, g), queries(rng, 3, g)
@@ -180,7 +180,7 @@ def test_c3_five_cells_in_a_capacity_of_a_million(backend):
 
 
 def test_c15_slot_0_is_no_sign_of_padding(backend):
-    """Two rows, the second padded with slot 0: the request in slot 0 keeps its cells and its output."""
+    """Of two rows the second is padding with slot 0: the request in slot 0 keeps its cells and its output."""
     rng, g = generator(32), backend.geometry
     k, v = vectors(rng, 2, g)
     steps, slots = step_records([6, -1], geometry=g), np.zeros(2, np.int32)
@@ -199,7 +199,7 @@ def test_c15_slot_0_is_no_sign_of_padding(backend):
 
 
 def test_c16_a_row_alone_and_among_33(backend):
-    """Splits given, and chosen by the backend; in the simulator, whose device has 4 multiprocessors, among 5."""
+    """With given splits and with the backend's own choice. The simulator's device has 4 multiprocessors: 5 rows."""
     rng, g = generator(13), backend.geometry
     n, rows = (67, 5) if backend.small else (300, 33)
     kv, q = cells(rng, n, g), queries(rng, rows, g)
@@ -219,7 +219,7 @@ def test_c16_a_row_alone_and_among_33(backend):
 
 
 def test_c17_the_second_page(backend):
-    """65 cells in pages of 64, the last with much of the weight."""
+    """65 cells in pages of 64; the last cell has much of the weight."""
     rng, g = generator(14), backend.geometry
     (k, v), q = vectors(rng, 65, g), queries(rng, 1, g)
     k[64] = q[0].reshape(g.n_head_kv, g.group, g.head_dim).sum(axis=1)

@@ -33,7 +33,7 @@ def test_b4_more_than_65535_blocks(backend):
 
 
 def test_b9_offsets_beyond_32_bits_in_the_pool(backend):
-    """Pages on both sides of 2^31 and 2^32 codes; on the host the pool is reserved, and only the pages used are."""
+    """Pages lie on both sides of 2^31 and 2^32 codes. On the host only the pages in use take memory."""
     wide = Geometry(n_head=4, n_head_kv=2, n_rot=16)
     page_bytes = 512 * 2 * 256
     pages = 2**32 // page_bytes + 2
@@ -59,7 +59,7 @@ def test_b9_offsets_beyond_32_bits_in_the_pool(backend):
 
 
 def test_b11_a_score_array_of_more_than_2_gib(backend):
-    """Rows past 2^31 bytes, and more than 65,535 of them, scored and selected; the others are padded, never written."""
+    """More than 65,535 rows of scores, some beyond 2^31 bytes, are scored and selected; padded rows are not written."""
     rows, blocks = 65600, 8200
     small = Geometry(budget=16)
     positions = np.full(rows, -1)

@@ -15,7 +15,7 @@ from support.attention import record
 
 
 class Step:
-    """One decode step's operations in buffers that stay: inputs of ``rows`` rows, K/V, index, scores, ids, outputs."""
+    """The operations of a decode step of ``rows`` rows; inputs, K/V, index, scores, ids and outputs have fixed buffers."""
 
     def __init__(self, backend, rows, capacity=48):
         g = backend.geometry
@@ -33,7 +33,7 @@ class Step:
         self.out = backend.to_device(np.zeros((rows, g.n_head, 256), np.float32))
 
     def launch(self):
-        """Append, score, select, attend."""
+        """Append, score, select and attend."""
         call = self.backend.call
         q, k, v, q_idx, raw = self.inputs
         call("append_kv", k, v, self.kv, self.steps)
@@ -43,7 +43,7 @@ class Step:
         call("attend", q, self.kv, self.ids, self.steps, out=self.out)
 
     def fill(self, rng, positions):
-        """New inputs and step records in the same buffers; returns the inputs."""
+        """Write new inputs and step records into the buffers; returns (inputs, step records) in NumPy."""
         g, rows = self.geometry, self.rows
         given = [queries(rng, rows, g), *vectors(rng, rows, g), index_queries(rng, rows), raw_keys(rng, rows)]
         records = step_records(positions, geometry=self.budget)
@@ -53,7 +53,7 @@ class Step:
 
 
 class Reference:
-    """What the same steps give in float64, on the same codes."""
+    """The same steps in float64 on the same codes: (scores, ids, outputs) of a call."""
 
     def __init__(self, geometry, capacity=48):
         self.kv = PagedKV.new("int8", capacity, geometry=geometry)
@@ -70,7 +70,7 @@ class Reference:
 
 
 def compare(step, wanted, records):
-    """Scores, cells and outputs of every row in use against float64."""
+    """Compare scores, ids and outputs of every row in use with those of float64. Returns the outputs."""
     scores, ids, out = (step.backend.to_host(x) for x in (step.scores, step.ids, step.out))
     for row in np.flatnonzero(records[:, 1]):
         blocks, width = records[row, 2] + 1, records[row, 3]
@@ -82,7 +82,7 @@ def compare(step, wanted, records):
 
 
 def test_a3_launches_made_again_follow_the_step_records(backend):
-    """Captured unused, made again at cells 0 to 3, 4 to 7, 8, ...: block 1 fills, block 0 stays, all is attended.
+    """The launches are captured with unused rows and made again at cells 0 to 3, 4 to 7, 8, ...: complete blocks stay.
 
     On a device the launches are a captured graph; elsewhere the calls are made again with the same buffers.
     """
@@ -105,7 +105,7 @@ def test_a3_launches_made_again_follow_the_step_records(backend):
 
 
 def test_b6_decode_steps_after_the_first(backend):
-    """Steps of one row on every kind of machine that has a build of its own: right, finite and not all one value."""
+    """Steps of one row are right, finite and of many values on every kind of machine that has a build of its own."""
     for machine in backend.machines:
         with machine():
             rng = generator(41)
@@ -118,7 +118,7 @@ def test_b6_decode_steps_after_the_first(backend):
 
 
 def test_b8_identical_runs(backend):
-    """Scores with ties beyond the budget: three runs of score, selection and attention give the same bytes."""
+    """Three runs of score, selection and attention give the same bytes, with ties beyond the budget."""
     rng, g = generator(42), backend.geometry
     n, rows = g.budget + 24, 1 if backend.small else 2
     kv, q, q_idx = cells(rng, n, g), queries(rng, rows, g), index_queries(rng, rows)
@@ -140,7 +140,7 @@ def test_b8_identical_runs(backend):
 
 
 def test_c14_a_padded_row_is_not_read(backend):
-    """3 rows in a call for 4, captured with 4: the padded row's ids, query and scores are poison."""
+    """A call captured with 4 rows gets 3: ids, query and scores of the padded row are not valid, and are not read."""
     rng, g = generator(12), backend.geometry
     kv, q = cells(rng, 64, g), queries(rng, 4, g)
     ids = np.stack([rng.permutation(64) for _ in range(4)]).astype(np.int32)
@@ -173,7 +173,7 @@ def test_c14_a_padded_row_is_not_read(backend):
 
 
 def test_c18_an_odd_number_of_rows(backend):
-    """Every row of a call as it is alone, by every schedule of the scores."""
+    """Every row of a call has the bytes that it has alone, by every schedule of the scores."""
     for rows in (1, 3) if backend.small else (1, 3, 5, 7):
         rng, g = generator(15), backend.geometry
         n = 10 if backend.small else 40

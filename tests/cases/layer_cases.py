@@ -1,4 +1,4 @@
-"""Tests of the layers' operations without a state on CUDA, for simulator and device: the exact arithmetic's bytes.
+"""Tests of the layers without a state on CUDA, for the simulator and a device: the exact arithmetic's bytes.
 
 The fixture ``backend`` is a :class:`support.backend.Backend`.
 """
@@ -19,7 +19,7 @@ SMALL = [name for name in OWN if not name.startswith(("linear", "experts"))]
 
 
 def equal(got, want):
-    """Dtype, shape and every bit."""
+    """Dtype, shape and every bit are the same."""
     assert got.dtype == want.dtype and got.shape == want.shape
     np.testing.assert_array_equal(bits(got), bits(want))
 
@@ -32,14 +32,14 @@ def same(backend, problem, arrays, given=None):
 
 @pytest.mark.parametrize("name", OWN)
 def test_bytes_are_those_of_the_exact_arithmetic(backend, name):
-    """Zeros, subnormals, the largest numbers, NaN and inf among the rows; a row alone, and none at all."""
+    """The rows hold zeros, subnormals, the largest numbers, NaN and inf; also one row alone, and no row."""
     arrays = special_rows(PROBLEMS[name])
     for n in (12, 1, 0):
         same(backend, PROBLEMS[name], [np.ascontiguousarray(x[:n]) for x in arrays])
 
 
 def gapped(xp, x):
-    """``x`` as columns of a wider array: every axis but the last has gaps."""
+    """``x`` as columns of a wider array of ``xp``: every axis but the last has gaps."""
     if x.ndim == 1:
         return xp.asarray(x)
     wide = xp.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)
@@ -62,7 +62,7 @@ def test_linear_and_experts_read_columns_too(backend):
 
 @pytest.mark.parametrize(("outputs", "inputs", "rows"), [(3, 1, 1), (18, 1090, 3), (70, 70, 33)])
 def test_linear_of_any_weights(backend, outputs, inputs, rows):
-    """Tails of 16 outputs and 64 inputs; more groups than warps; more than one thread block of rows."""
+    """Sizes are no multiples of 16 outputs and 64 inputs; more groups than warps; rows for several thread blocks."""
     rng = generator(inputs)
     weight = stacked(rng, outputs, inputs)
     x = rng.standard_normal((rows, inputs)) * np.resize([1, 1e-37, 1e30], rows)[:, None]
@@ -71,7 +71,7 @@ def test_linear_of_any_weights(backend, outputs, inputs, rows):
 
 
 def test_linear_of_the_largest_products(backend):
-    """64 products of 2^22 by 127 of either sign in every group."""
+    """Every group sums 64 products of 2^22 by 127; the signs of the outputs alternate."""
     weight = stacked(generator(1), 4, 640)
     weight.codes[:] = np.array([127, -127, 127, -127])[:, None]
     x = np.full((2, 640), np.float32(2) - np.float32(2**-23))
@@ -81,7 +81,7 @@ def test_linear_of_the_largest_products(backend):
 
 @pytest.mark.parametrize("dim", [1, 33, 512, 513, 4131])
 def test_norms_of_any_width(backend, dim):
-    """A warp's vectors and a block's, and those that a block takes in two pieces."""
+    """Vectors for a warp, for a thread block, and for a thread block in two pieces."""
     rng = generator(dim)
     x, gate = rng.standard_normal((2, 2, dim)).astype(np.float32)
     x[1, -1] = np.nan
@@ -132,7 +132,7 @@ def stacked_experts(rng, experts, width, hidden):
 
 
 def test_launches(backend):
-    """One launch an operation; a linear layer two, experts five, and six where pairs are sorted."""
+    """A layer is one launch, but linear two, experts five, and six where pairs are sorted."""
     for name in SMALL:
         arrays = [backend.to_device(x) for x in PROBLEMS[name].rows(generator(9), 2)]
         assert backend.counted(lambda name=name, arrays=arrays: PROBLEMS[name].run(backend.layers, *arrays)) == 1, name

@@ -37,7 +37,7 @@ NARROW_CONFIG = _config(
     heads_per_ngram=2,
     ngram_vocab_size_base=20,
 )
-"""Four layers with every part, as narrow as the CUDA kernels take them; a row selects 2 blocks and the tail."""
+"""Four layers with every part, at the least widths that the CUDA kernels take. A row selects 2 blocks and the tail."""
 
 GOLDEN_CONFIG = Config.from_file(Path(__file__).parents[2] / "golden" / "model" / "config.json")
 """The golden model's configuration; a row selects fewer cells than it has from 260 cells on."""
@@ -103,7 +103,7 @@ class Scenario:
 
 
 def check_same_results(scenario, expected):
-    """Two scenarios gave the same bytes."""
+    """Two scenarios have the same results, byte by byte."""
     assert len(scenario.results) == len(expected.results) > 0
     for (name, got), (expected_name, want) in zip(scenario.results, expected.results, strict=True):
         assert name == expected_name

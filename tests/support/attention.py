@@ -7,7 +7,7 @@ from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.kv import PagedKV
 
 SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=2, idx_dim=32, budget=32)
-"""The real shape at a tenth of the work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
+"""A geometry of a tenth of the real one's work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
 
 
 def fill(rng, n, fmt, page_size=4, geometry=REAL, shuffle=True, spread=1.0):

@@ -15,7 +15,7 @@ both_orders = pytest.mark.parametrize("order", ["forwards", "backwards"])
 
 
 def run(body, order="forwards", cluster=3, lanes=32):
-    """``body(shared, rank, lane, out)`` on every lane of three blocks; what it wrote to ``out`` [3, lanes]."""
+    """Run ``body(shared, rank, lane, out)`` on every lane of three blocks. Returns ``out`` [3, lanes] int64."""
 
     @compiler.kernel()
     def kernel(out):
@@ -48,7 +48,7 @@ def meet():
 
 
 def opened(shared, lane, n_bytes, expects=True):
-    """An mbarrier of one arrival at ``shared``, of which the cluster knows afterwards."""
+    """Initialise an mbarrier of one arrival at ``shared`` and make it visible to the cluster."""
     if lane == 0:
         ptx.mbarrier_init(shared, int32(1))
         ptx.fence_mbarrier_init()
@@ -83,5 +83,5 @@ def wait_for_signal(rank, out):
 
 
 def received(shared, index):
-    """What :func:`send` brought."""
+    """The word ``index`` that :func:`send` wrote."""
     return ptx.ld_shared_i64(int32(shared + DATA + 8 * index))

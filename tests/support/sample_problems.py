@@ -162,7 +162,7 @@ def boundaries():
 
 
 def check(made, tokens, lists, rows=None):
-    """Holds tokens and lists (ids, masses, counts), on the host, to the reference."""
+    """Tokens and lists (ids, masses, counts), on the host, are those of the reference."""
     for row in range(len(made)) if rows is None else rows:
         token, ids, masses = made.expected(row)
         named = f"row {row}: {made.options[row]}"
