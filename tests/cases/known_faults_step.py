@@ -15,7 +15,7 @@ from support.attention import record
 
 
 class Step:
-    """The operations of a decode step of ``rows`` rows; inputs, K/V, index, scores, ids and outputs have fixed buffers."""
+    """The operations of a decode step of ``rows`` rows. Inputs, states and results have fixed buffers."""
 
     def __init__(self, backend, rows, capacity=48):
         g = backend.geometry
