@@ -9,9 +9,9 @@ device's limits, are tested there with the limit lowered (``tests/sim/test_block
 
 Rows whose subject is no kernel are tested where their subject is: A17 (order and histories of the sampler) in
 ``tests/cpu/reference/test_sampler.py``, ``test_speculative.py``, their namesakes ``test_exact_*.py`` and
-``test_kernels_sample.py``, A18 (text that depends on the window) and C6 (verified by the draft's own K/V) in
+``tests/cpu/kernels/test_sampler.py``, A18 (text that depends on the window) and C6 (verified by the draft's own K/V) in
 ``test_speculative.py``, C9 (query and gate interleaved) and C10 (the norm's unit offset) in
-``test_reference_model.py`` and ``tests/oracle``. What the engine alone can get wrong is to be tested with the engine:
+``test_text_model.py`` and ``tests/oracle``. What the engine alone can get wrong is to be tested with the engine:
 A13 (two blocks in one slot of the page cache), A20 (a staging buffer used again too early), B1 and C8 (a copied or
 restored sequence without its indexer keys), C7 (the short convolution's state of another row).
 """

@@ -1,6 +1,6 @@
 """Run every CPU kernel once and print a hash of what each wrote: ``python -m support.kernel_hashes``.
 
-``test_kernels_machine.py`` runs it as processes of different thread counts and processor features.
+``test_machine.py`` runs it as processes of different thread counts and processor features.
 """
 
 import json

@@ -7,7 +7,7 @@ from qsa.reference import sampler as float64
 from qsa.reference.exact import sampler as exact
 from qsa.reference.exact.sampler import UNIT, constants, distribution, draw, penalised, sample, uniform
 from qsa.reference.sampler import DEFAULT, DRAFTER, GREEDY, PICK, Sampling
-from support.sample_problems import BINARY, CHAINS, KINDS, WRONG_ROWS, problem
+from support.sampler_problems import BINARY, CHAINS, KINDS, WRONG_ROWS, problem
 
 
 def logs(*probabilities):

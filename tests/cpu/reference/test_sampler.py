@@ -19,7 +19,7 @@ from qsa.reference.sampler import (
     sample,
     uniform,
 )
-from support.sample_problems import WRONG_ROWS
+from support.sampler_problems import WRONG_ROWS
 
 
 def logs(*probabilities):

@@ -6,7 +6,7 @@ import pytest
 from qsa.kernels.cpu import sampler as host
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import DRAFTER, PICK, Sampling
-from support.sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
+from support.sampler_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 pytestmark = pytest.mark.gpu
 

@@ -7,7 +7,7 @@ from qsa.kernels import ops
 from qsa.kernels.cuda import simulator
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import PICK, Sampling
-from support.sample_problems import CHAINS, boundaries, check, faulty, problem
+from support.sampler_problems import CHAINS, boundaries, check, faulty, problem
 
 sample = simulator.load("sampler")
 sampler, THREADS = simulator.load("sampler_kernels.kernel").sampler, simulator.load("topk.radix_search").THREADS
