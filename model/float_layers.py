@@ -1,7 +1,7 @@
 """The float arithmetic's layers: names and arguments of ``reference/exact/layers``, ordinary float32 and matmul.
 
 One body for NumPy and CuPy. Nothing fixes the order of a sum or the rounding of a transcendental, so bits depend on
-the library, the processor and the rows of a call; the bounds in ``tests/cpu/model/test_float_model.py`` hold everywhere.
+the library, the processor and the rows of a call; the bounds of ``tests/cpu/model/test_float_model.py`` always hold.
 The recurrences are the backend's own kernels, float32 as they are: row by row an array library would take a hundred
 times as long.
 """
