@@ -11,7 +11,7 @@ WORKERS ?= auto
 LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py
 
 .DEFAULT_GOAL := help
-CUDA_TESTS := tests/ptx tests/cpu/model/test_float_mode.py tests/sim/test_stream_scratch.py \
+CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
 .PHONY: help parity test cuda golden gate gpu evidence bench lint clean

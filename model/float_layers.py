@@ -1,7 +1,7 @@
 """The layers of the float arithmetic: names and arguments of ``reference/exact/layers``, ordinary float32 and matmul.
 
 The same code serves NumPy and CuPy. Nothing fixes the order of a sum or the rounding of a transcendental, so the bits
-depend on the library, the processor and the rows of a call; the bounds in ``tests/cpu/model/test_float_mode.py`` hold
+depend on the library, the processor and the rows of a call; the bounds in ``tests/cpu/model/test_float_model.py`` hold
 everywhere. The recurrences use the backend's kernels: row by row an array library would take a hundred times as long.
 """
 

@@ -1,7 +1,7 @@
 """Tests of the exact ``attend`` on CUDA, for the simulator and a device: the bytes of ``reference.exact``.
 
-The fixture ``backend`` is a :class:`Backend`. Widths are the smallest that cross a tile of 16 cells, a step of 32, a
-split and a tail.
+The fixture ``backend`` is a :class:`support.backend.Backend`. Widths are the smallest that cross a tile of 16 cells, a
+step of 32, a split and a tail.
 """
 
 from collections import Counter
@@ -10,34 +10,19 @@ import numpy as np
 import pytest
 
 from qsa.kernels import ops
+from qsa.kernels.cuda.toolchain.host import launches
 from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
+from support.arrays import bits
 
 SMALL = Geometry(n_head=3, n_head_kv=1)
 FORMATS = ("int8", "k8v4", "q4_0")
 
 
-class Backend:
-    """``attend`` of one compiler, called with NumPy arrays; ``operations`` maps names to functions."""
-
-    def __init__(self, operations):
-        self.to_device, self.to_host = operations["to_device"], operations["to_host"]
-        self.new_scratch, self.scratch_words = operations["new_scratch"], operations["scratch_words"]
-        self.device_attend, self.unset = operations["attend"], operations["UNSET"]
-        self.launches = operations["launches"]
-
-    def attend(self, q, kv, ids, steps, slots=None, **options):
-        """The output, which the call must have returned; it starts as NaN."""
-        out = self.to_device(np.full(q.shape, np.nan, np.float32))
-        q, kv, ids, steps, slots = map(self.to_device, (q, kv, ids, steps, slots))
-        assert self.device_attend(q, kv, ids, steps, slots, out, arithmetic="exact", **options) is out
-        return self.to_host(out)
-
-
 def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=()):
-    """A PagedKV of random codes and scales behind a shuffled table; bytes that are no cell's are left random as well.
+    """A PagedKV of random codes and scales behind a shuffled page table. Bytes outside the cells are random as well.
 
     ``spread``: of the scales' logarithms; some scales are 0. ``missing``: logical pages that are not resident.
     """
@@ -56,8 +41,8 @@ def random_kv(rng, fmt, cells, page_size=4, geometry=SMALL, spread=1.0, missing=
     return kv
 
 
-def problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **options):
-    """q, PagedKV, ids and steps of rows that select ``widths`` cells; ids beyond a width name cells that exist."""
+def exact_problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **options):
+    """(q, kv, ids, steps) of rows that select ``widths`` cells; ids beyond a row's width are cells that exist."""
     rng = np.random.default_rng(seed)
     kv = random_kv(rng, fmt, cells, geometry=geometry, **options)
     q = rng.standard_normal((len(widths), geometry.n_head, geometry.head_dim)).astype(np.float32)
@@ -69,63 +54,65 @@ def problem(seed, widths, fmt="int8", cells=96, cap=None, geometry=SMALL, **opti
     return q, kv, ids, steps
 
 
-def bits(x):
-    """Bits of float32 ``x``: -0 and +0 differ."""
-    return x.view(np.uint32)
+def attend(backend, q, kv, ids, steps, slots=None, **options):
+    """The output as a NumPy array. The call must return the array that it is given, which is full of NaN before."""
+    out = backend.to_device(np.full(q.shape, np.nan, np.float32))
+    assert backend.launch("attend", q, kv, ids, steps, slots, out=out, arithmetic="exact", **options) is out
+    return backend.to_host(out)
 
 
 def check(backend, q, kv, ids, steps, slots=None, **options):
-    """Every byte of the output."""
+    """Every byte of the output is the exact arithmetic's. Returns that output."""
     wanted = exact.attend(q, kv, ids, steps, slots)
-    got = backend.attend(q, kv, ids, steps, slots, **options)
-    np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+    got = attend(backend, q, kv, ids, steps, slots, **options)
+    np.testing.assert_array_equal(bits(got), bits(wanted))
     return wanted
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_bytes_across_tiles_steps_and_blocks(backend, fmt):
-    """One row of 70 cells by several blocks."""
-    check(backend, *problem(1, [70], fmt))
+    """Several blocks share a row of 70 cells."""
+    check(backend, *exact_problem(1, [70], fmt))
 
 
 @pytest.mark.parametrize("splits", [1, 2])
 def test_split_bytes(backend, splits):
-    """One block holds all cells, or the last of two ends in a tail; ids have room for more."""
-    check(backend, *problem(2, [67], cap=90), schedule="split", splits=splits)
+    """One block has all cells, or the second of two ends in a tail; ids is wider than the row."""
+    check(backend, *exact_problem(2, [67], cap=90), schedule="split", splits=splits)
 
 
 def test_widths(backend):
-    """Rows of one call that select nothing, one cell, and one more or less than a tile or a step."""
-    wanted = check(backend, *problem(3, [0, 1, 15, 17, 33]))
+    """Rows of one call select no cell, one cell, and one cell more or less than a tile or a step."""
+    wanted = check(backend, *exact_problem(3, [0, 1, 15, 17, 33]))
     assert not wanted[0].any()
 
 
 def test_two_kv_heads_of_twelve(backend):
-    """The real shape: every head and column of the products is in use."""
-    check(backend, *problem(4, [20], geometry=Geometry()))
+    """The real geometry: every head and column of the products is in use."""
+    check(backend, *exact_problem(4, [20], geometry=Geometry()))
 
 
 @pytest.mark.parametrize("page_size", [1, 64, 512])
 def test_page_sizes(backend, page_size):
-    check(backend, *problem(5, [37], page_size=page_size))
+    check(backend, *exact_problem(5, [37], page_size=page_size))
 
 
 @pytest.mark.parametrize("missing", [[0], [4], [9], range(10)], ids=["first", "middle", "last", "all"])
 def test_cells_without_a_page_are_not_selected(backend, missing):
-    """Nor are ids of -1 or beyond the page table (which the reference refuses, so there they are -1)."""
-    q, kv, ids, steps = problem(6, [40], cells=40, missing=missing)
+    """Ids of -1, or beyond the page table, are not selected either. The reference refuses the latter: it gets -1."""
+    q, kv, ids, steps = exact_problem(6, [40], cells=40, missing=missing)
     ids[0, [0, 7, 39]] = -1
     wanted = exact.attend(q, kv, ids, steps)
     ids[0, 7] = 4000
-    got = backend.attend(q, kv, ids, steps)
-    np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+    got = attend(backend, q, kv, ids, steps)
+    np.testing.assert_array_equal(bits(got), bits(wanted))
     assert wanted.any() == (len(missing) < 10)
 
 
 @pytest.mark.parametrize("fmt", ["int8", "q4_0"])
 def test_queries_out_of_the_ordinary(backend, fmt):
-    """Not finite: its own head alone becomes NaN. Zero, subnormal, and so large that scores reach their limit."""
-    q, kv, ids, steps = problem(7, [9, 9, 9, 0], fmt)
+    """A query that is not finite makes its head alone NaN. Others are 0, subnormal or so large that scores saturate."""
+    q, kv, ids, steps = exact_problem(7, [9, 9, 9, 0], fmt)
     q[0, 0, 3], q[0, 1, 200] = np.nan, -np.inf
     q[1, 0], q[1, 1], q[1, 2] = 0, q[1, 1] * np.float32(1e-39), q[1, 2] * np.float32(1e-44)
     q[2, 0] *= np.float32(1e35)
@@ -138,8 +125,8 @@ def test_queries_out_of_the_ordinary(backend, fmt):
 
 @pytest.mark.parametrize("fmt", FORMATS)
 def test_scales_from_the_smallest_to_the_largest(backend, fmt):
-    """Scales over all of fp16, and scores so far apart that a group's largest weight is far from the top."""
-    q, kv, ids, steps = problem(8, [33], fmt, spread=6.0)
+    """Scales over the whole range of fp16. Scores differ so much that a group's largest weight is small."""
+    q, kv, ids, steps = exact_problem(8, [33], fmt, spread=6.0)
     kv.pool.v.scale[kv.table[ids[0, 5] // 4], 0, ids[0, 5] % 4] = 0
     q *= np.float32(4)
     check(backend, q, kv, ids, steps)
@@ -147,8 +134,8 @@ def test_scales_from_the_smallest_to_the_largest(backend, fmt):
 
 @pytest.mark.parametrize("top", [60, 120, 150, 190])
 def test_outputs_far_below_the_top(backend, top):
-    """The cell with the highest score has V scales of 0, so the others' weights decide, 2^-top below it."""
-    q, kv, ids, steps = problem(9, [3], cells=4, cap=3, geometry=Geometry(n_head=1, n_head_kv=1))
+    """The cell with the highest score has V scales of 0: the output comes from the others, whose weights are 2^-top."""
+    q, kv, ids, steps = exact_problem(9, [3], cells=4, cap=3, geometry=Geometry(n_head=1, n_head_kv=1))
     kv.pool.k.codes[:], kv.pool.k.scale[:] = 0, 1
     kv.pool.v.scale[:] = 2
     q[:] = 0
@@ -163,15 +150,15 @@ def test_outputs_far_below_the_top(backend, top):
 
 def test_schedules_give_equal_bytes(backend):
     """Two rows, by ``step``, ``prompt`` and ``multi``."""
-    inputs = problem(10, [5, 3])
+    inputs = exact_problem(10, [5, 3])
     for schedule in ("step", "prompt", "multi"):
         check(backend, *inputs, schedule=schedule)
 
 
 def test_slots_of_one_format_and_of_several(backend):
-    """Five slots take two launches; slots of mixed formats a launch each. A row reads its own slot's pool and table."""
+    """Five slots take two launches, slots of mixed formats one each. A row reads its own slot's pool and table."""
     rng = np.random.default_rng(11)
-    q, _, ids, steps = problem(11, [6] * 5, cells=24)
+    q, _, ids, steps = exact_problem(11, [6] * 5, cells=24)
     slots = np.array([4, 0, 2, 1, 4], np.int32)
     kvs = [random_kv(rng, "int8", 24, page_size) for page_size in (4, 1, 8, 4, 2)]
     check(backend, q, kvs, ids, steps, slots)
@@ -180,34 +167,34 @@ def test_slots_of_one_format_and_of_several(backend):
 
 
 def test_a_row_of_no_slot_is_left_alone(backend):
-    q, kv, ids, steps = problem(12, [6, 6], cells=24)
+    q, kv, ids, steps = exact_problem(12, [6, 6], cells=24)
     wanted = exact.attend(q, [kv], ids, steps, np.zeros(2, np.int32))
-    got = backend.attend(q, [kv, kv], ids, steps, np.array([7, 1], np.int32))
+    got = attend(backend, q, [kv, kv], ids, steps, np.array([7, 1], np.int32))
     assert np.isnan(got[0]).all()
-    np.testing.assert_array_equal(got[1].view(np.uint32), bits(wanted[1]))
+    np.testing.assert_array_equal(bits(got[1]), bits(wanted[1]))
 
 
 def test_the_scratch_is_left_as_it_was_made(backend):
-    """Blocks that wait for each other leave every word as they found it, so the next launch finds it so too."""
-    q, kv, ids, steps = problem(13, [33])
-    there = backend.to_device(kv)
-    scratch = backend.new_scratch(backend.scratch_words([there], 1, 33, "split", 2) + 5)
+    """Blocks that wait for each other leave every word of the scratch as it was, for the next launch."""
+    q, kv, ids, steps = exact_problem(13, [33])
+    kernels = backend.load("attend")
+    scratch = kernels.new_scratch(kernels.scratch_words([backend.to_device(kv)], 1, 33, "split", 2) + 5)
     before = backend.to_host(scratch)
     wanted = exact.attend(q, kv, ids, steps)
     for _ in range(2):
-        got = backend.attend(q, kv, ids, steps, schedule="split", splits=2, scratch=scratch)
-        np.testing.assert_array_equal(got.view(np.uint32), bits(wanted))
+        got = attend(backend, q, kv, ids, steps, schedule="split", splits=2, scratch=scratch)
+        np.testing.assert_array_equal(bits(got), bits(wanted))
         np.testing.assert_array_equal(backend.to_host(scratch), before)
 
 
 def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
-    """Off: the launches of the standing path. On: the split schedule for int8; a format it refuses keeps the other."""
-    inputs, others = problem(30, [6, 5], cells=24), problem(31, [4], "k8v4", cells=24)
+    """Off: the launches of ``batch``. On: those of ``split`` for int8; a format that it refuses keeps ``batch``."""
+    inputs, others = exact_problem(30, [6, 5], cells=24), exact_problem(31, [4], "k8v4", cells=24)
 
     def launched(inputs, **options):
-        before = Counter(backend.launches())
+        before = Counter(launches())
         check(backend, *inputs, **options)
-        return Counter(backend.launches()) - before
+        return Counter(launches()) - before
 
     assert launched(inputs) == launched(inputs, schedule="batch")
     with override(split_attn=True):
@@ -219,15 +206,15 @@ def test_the_switch_splits_what_fits_and_leaves_the_rest(backend):
 
 
 def refused(backend, reason, inputs, scratch=None, **options):
-    """A call that returns False, is counted, and leaves its output and scratch alone."""
+    """The call returns False, is counted under ``reason``, launches nothing and leaves output and scratch unchanged."""
     q = inputs[0]
-    there = [backend.to_device(x) for x in inputs]
+    arrays = [backend.to_device(x) for x in inputs]
     out = backend.to_device(np.full(q.shape, 7, np.float32))
     before = ops.refusals().get(("attend", reason), 0)
     held = None if scratch is None else backend.to_device(scratch)
-    launched = backend.launches()
-    answer = backend.device_attend(*there, None, out, arithmetic="exact", scratch=held, **options)
-    assert answer is False and backend.launches() == launched
+    launched = launches()
+    answer = backend.module.attend(*arrays, None, out, arithmetic="exact", scratch=held, **options)
+    assert answer is False and launches() == launched
     assert ops.refusals()["attend", reason] == before + 1
     assert (backend.to_host(out) == 7).all()
     if scratch is not None:
@@ -235,18 +222,19 @@ def refused(backend, reason, inputs, scratch=None, **options):
 
 
 def test_refusals(backend):
-    """Format, geometry and scratch: nothing is launched or written."""
+    """Refused for the format, the geometry or the scratch."""
     for fmt, options in (("fp16", {}), ("k8v4", {"schedule": "split"}), ("q4_0", {"schedule": "split"})):
-        refused(backend, "format", problem(14, [70], fmt), **options)
-    refused(backend, "geometry", problem(15, [4], geometry=Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16)))
-    refused(backend, "geometry", problem(16, [4], geometry=Geometry(n_head=13, n_head_kv=1)))
+        refused(backend, "format", exact_problem(14, [70], fmt), **options)
+    narrow = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16)
+    refused(backend, "geometry", exact_problem(15, [4], geometry=narrow))
+    refused(backend, "geometry", exact_problem(16, [4], geometry=Geometry(n_head=13, n_head_kv=1)))
     split = {"schedule": "split", "splits": 2}
-    refused(backend, "scratch", problem(17, [70]), np.full(100, 3, np.int64), **split)
-    refused(backend, "scratch", problem(17, [70]), np.full(1 << 20, 3, np.float32), **split)
+    refused(backend, "scratch", exact_problem(17, [70]), np.full(100, 3, np.int64), **split)
+    refused(backend, "scratch", exact_problem(17, [70]), np.full(1 << 20, 3, np.float32), **split)
 
 
 def test_mistakes_are_errors(backend):
-    q, kv, ids, steps = (backend.to_device(x) for x in problem(18, [70]))
+    q, kv, ids, steps = (backend.to_device(x) for x in exact_problem(18, [70]))
     for options, message in (
         ({"schedule": "wide"}, "schedule"),
         ({"schedule": "batch", "splits": 2}, "splits"),
@@ -255,7 +243,7 @@ def test_mistakes_are_errors(backend):
         ({"arithmetic": "double"}, "arithmetic"),
     ):
         with pytest.raises(ValueError, match=message):
-            backend.device_attend(q, kv, ids, steps, **options)
+            backend.module.attend(q, kv, ids, steps, **options)
     for kvs, slots, message in (
         ([kv, kv], None, "slots: must name the slot of every row"),
         (kv, np.zeros(1, np.int64), "slots: int64"),
@@ -264,4 +252,4 @@ def test_mistakes_are_errors(backend):
         ([], np.zeros(1, np.int32), r"kv: \[\]: must be"),
     ):
         with pytest.raises(ValueError, match=message):
-            backend.device_attend(q, kvs, ids, steps, backend.to_device(slots), arithmetic="exact")
+            backend.module.attend(q, kvs, ids, steps, backend.to_device(slots), arithmetic="exact")

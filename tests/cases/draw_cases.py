@@ -1,4 +1,4 @@
-"""Texts whose tokens an engine draws where its logits are: each must be the text that the CPU's engine draws alone."""
+"""Texts whose tokens an engine draws on the device: each must be the text that the CPU draws for it alone."""
 
 import copy
 
@@ -9,7 +9,7 @@ from qsa.engine.draft import Proposal
 from qsa.engine.graph_runner import GraphRunner
 
 CHAIN = Sampling(temperature=1.3, top_k=20, top_p=0.95, min_p=0.02)
-JOBS = {
+DEVICE_JOBS = {
     "greedy": {"max_tokens": 14, "drafting": Drafting(4)},
     "greedy, penalised": {
         "max_tokens": 12,
@@ -31,74 +31,76 @@ JOBS = {
         "drafting": Drafting(4),
     },
 }
-"""Options of submit whose tokens the device draws."""
+"""Name -> options of ``submit``; the device draws the tokens."""
 
-LEFT = {
+HOST_JOBS = {
     "a long list": {"max_tokens": 7, "sampling": Sampling(max_candidates=0), "seed": 5, "drafting": Drafting(3)},
     "rejection": {"max_tokens": 7, "sampling": CHAIN, "seed": 6, "acceptance": "rejection", "drafting": Drafting(3)},
 }
-"""Those that the host draws."""
+"""The same, but the host draws the tokens."""
 
 
 def prompts(vocab, names):
-    """name -> ids of 1 to 24 tokens: lines of the history of two sizes."""
+    """Name -> token ids, 1 to 24 of them, so that the lines of the history have two sizes."""
     rng, lengths = np.random.default_rng(1), (9, 1, 17, 4, 12, 24, 6, 10)
     return {name: rng.integers(0, vocab, n).tolist() for name, n in zip(names, lengths, strict=False)}
 
 
-class Prompter:
-    """Drafts the text of ``truth`` (prompt tuple -> tokens), every third token of it wrong."""
+class TextDrafter:
+    """Drafts the tokens of ``texts`` (prompt as a tuple -> tokens), of which it makes every third one wrong."""
 
-    def __init__(self, truth, vocab):
-        self.truth, self.vocab = truth, vocab
+    def __init__(self, texts, vocab):
+        self.texts, self.vocab = texts, vocab
 
     def on_commit(self, kept):
         pass
 
     def propose(self, asked):
-        return [self._one(*one) for one in asked]
+        return [self._proposal(*draft_request) for draft_request in asked]
 
-    def _one(self, request, slot, count):
+    def _proposal(self, request, slot, count):
         proposal, done = Proposal(), len(request.tokens)
-        for place, token in enumerate(self.truth[tuple(request.ids)][done : done + count], done):
-            proposal.add((token + 1) % self.vocab if place % 3 == 2 else token)
+        for index, token in enumerate(self.texts[tuple(request.ids)][done : done + count], done):
+            proposal.add((token + 1) % self.vocab if index % 3 == 2 else token)
         return proposal
 
 
-class Watching(GraphRunner):
-    """Counts the calls that bring logits to the host: ``brought``."""
+class CountingRunner(GraphRunner):
+    """Counts the calls that copy logits to the host: ``logits_copied``."""
 
-    brought = 0
+    logits_copied = 0
 
     def logits(self, x):
-        self.brought += 1
+        self.logits_copied += 1
         return super().logits(x)
 
 
-class Told:
-    """What a CPU's ``model`` says alone, row by row, to the jobs of ``names``: ``texts``, name -> tokens."""
+class ExpectedTexts:
+    """``texts``, name -> tokens, that the CPU's ``model`` generates for each job of ``names`` alone, without drafts."""
 
     def __init__(self, model, names):
-        self.jobs = {name: (JOBS | LEFT)[name] for name in names}
+        self.jobs = {name: (DEVICE_JOBS | HOST_JOBS)[name] for name in names}
         self.ids = prompts(model.config.vocab_size, self.jobs)
         self.texts = {
             name: generate(model, self.ids[name], **options | {"drafting": None, "acceptance": None}).tokens
             for name, options in self.jobs.items()
         }
-        self.drafter = Prompter(
+        self.drafter = TextDrafter(
             {tuple(self.ids[name]): text for name, text in self.texts.items()}, model.config.vocab_size
         )
 
     def shortened(self, names, tokens):
-        """The first ``tokens`` of the texts of ``names``."""
+        """A copy with the jobs ``names`` alone and the first ``tokens`` tokens of their texts."""
         short = copy.copy(self)
         short.jobs = {name: self.jobs[name] | {"max_tokens": tokens} for name in names}
         short.texts = {name: self.texts[name][:tokens] for name in names}
         return short
 
     def check(self, model, runner, slots, names=None, drafting=True):
-        """An engine of ``slots`` with ``runner`` gives these texts, its drafts partly accepted and partly taken back;
-        rejection sampling, whose text depends on the drafts, is only held to its length."""
+        """An engine with ``runner`` gives these texts; some of its drafts are accepted, some rejected.
+
+        Of rejection sampling, whose text depends on the drafts, only the length is compared. Returns name -> request.
+        """
         engine = Engine(model, slots, 64, drafter=self.drafter, runner=runner)
         names = list(self.jobs if names is None else names)
         plain = {} if drafting else {"drafting": None}
@@ -110,7 +112,7 @@ class Told:
                 assert len(request.tokens) == len(self.texts[name])
             else:
                 assert request.tokens == self.texts[name], name
-        told = [one.statistics for one in requests.values()]
+        statistics = [request.statistics for request in requests.values()]
         if drafting:
-            assert sum(one.accepted for one in told) and sum(one.rollbacks for one in told)
+            assert sum(each.accepted for each in statistics) and sum(each.rollbacks for each in statistics)
         return requests

@@ -7,11 +7,11 @@ from cases.known_faults import index_queries, new_index, raw_keys
 from qsa.reference.append_index import append_index as append_index_float64
 from qsa.reference.block_scores import block_scores as block_scores_float64
 from qsa.reference.geometry import REAL, step_records
-from support.attention import generator, same_bytes
+from support.arrays import generator, same_bytes
 
 
 def lane_sum(x):
-    """Sum of [128] float32 in the lane tree: four by four, then halves."""
+    """Sum of [128] float32 in the order of the lanes: groups of four, then halves."""
     four = x.reshape(32, 4)
     sums = ((four[:, 0] + four[:, 1]) + four[:, 2]) + four[:, 3]
     while sums.size > 1:
@@ -33,7 +33,7 @@ def poisoned(index):
 
 
 def test_a2_every_step_of_a_key_is_rounded_to_float32(backend):
-    """One cell's key and one block's, every bit, against the rule in float32; double steps are up to 0.4 ulp off."""
+    """Every bit of a cell's key and of a block's key. Steps in float64 would be up to 0.4 ulp off."""
     raw = raw_keys(generator(20), 4)
     index = backend.append_index(raw, step_records(range(4)), new_index(2))
     assert same_bytes(index.dead, normed(raw[0]))
@@ -57,7 +57,7 @@ def test_a5_blocks_completed_one_cell_at_a_time_equal_a_batch(backend):
 
 
 def test_a6_one_block_and_one_query(backend):
-    """The score of a block just completed, and of the spare block behind it, by every schedule."""
+    """The score of a block that has just been completed, and of the spare block behind it, by every schedule."""
     rng = generator(21)
     raw, q, steps = raw_keys(rng, 4), index_queries(rng, 1), step_records([3])
     index = backend.append_index(raw, step_records(range(4)), new_index(2))
@@ -72,20 +72,20 @@ def test_a6_one_block_and_one_query(backend):
 
 
 def test_a11_position_0_is_multiplied_by_mscale(backend):
-    """YaRN of factor 2: dead key and first pooled key are scaled as every other key's rotated dims are."""
+    """YaRN of factor 2 scales the rotated dims of the dead key and of the first pooled key too."""
     raw = raw_keys(generator(22), 4)
     mscale = np.float32(0.1 * np.log(2) + 1)
     plain = backend.append_index(raw, step_records(range(4)), new_index(2))
     scaled = backend.append_index(raw, step_records(range(4)), new_index(2, mscale=float(mscale)))
-    for one, other in ((plain.dead, scaled.dead), (plain.pooled[0], scaled.pooled[0])):
-        assert same_bytes(other[: REAL.n_rot], one[: REAL.n_rot] * mscale)
-        assert same_bytes(other[REAL.n_rot :], one[REAL.n_rot :])
+    for key, scaled_key in ((plain.dead, scaled.dead), (plain.pooled[0], scaled.pooled[0])):
+        assert same_bytes(scaled_key[: REAL.n_rot], key[: REAL.n_rot] * mscale)
+        assert same_bytes(scaled_key[REAL.n_rot :], key[REAL.n_rot :])
 
 
 def test_c4_a_block_completed_again_after_a_rejected_draft(backend):
-    """6 cells, 3 drafts that complete block 1 are rejected, 3 others follow: as if the drafts had never been.
+    """After 6 cells, 3 drafts complete block 1 and are rejected; 3 other cells follow: no trace of them is left.
 
-    The third draft opens block 2 and takes the place of cell 4 in the tail, so the tail is put back with the rejection.
+    The third draft opens block 2 and overwrites cell 4 in the tail, so the tail is restored with the rejection.
     """
     rng = generator(10)
     kept, drafts, others = raw_keys(rng, 6), raw_keys(rng, 3), raw_keys(rng, 3)
@@ -101,9 +101,9 @@ def test_c4_a_block_completed_again_after_a_rejected_draft(backend):
 
 
 def test_c5_a_chunk_shorter_than_a_block(backend):
-    """Two tokens at position 5: block 1 stays as it was until position 7 comes, and nothing behind the chunk is read.
+    """A chunk of positions 5 and 6 leaves block 1 as it was until position 7. Nothing behind the chunk is read.
 
-    Its scores are those of block 0 and of the dead key.
+    The two rows score block 0 and the dead key.
     """
     rng = generator(23)
     raw, q = raw_keys(rng, 8), index_queries(rng, 2)
@@ -124,9 +124,9 @@ def test_c5_a_chunk_shorter_than_a_block(backend):
 
 
 def test_c12_rejected_drafts_over_the_open_blocks_raw_keys(backend):
-    """Position 6, 5 drafts, all rejected: they take the tail's places 0 to 2, which held the open block's cells.
+    """From position 6 on 5 drafts are rejected. They overwrite entries 0 to 2 of the tail, the open block's cells.
 
-    Blocks behind stay as they are, and with the tail put back, what follows is as if they had never been.
+    Complete blocks stay as they are. With the tail restored, what follows is as if the drafts had never been.
     """
     rng = generator(24)
     kept, drafts, others = raw_keys(rng, 6), raw_keys(rng, 5), raw_keys(rng, 2)
@@ -143,7 +143,7 @@ def test_c12_rejected_drafts_over_the_open_blocks_raw_keys(backend):
 
 @pytest.mark.parametrize("window", [5, 6, 7, 8])
 def test_c13_a_window_over_several_blocks(backend, window):
-    """Windows from position 6 complete a block of the tail's cells and their own, and one or two of their own alone."""
+    """A window from position 6 completes a block of cells of the tail and its own, then one or two of its own alone."""
     rng = generator(25)
     raw = raw_keys(rng, 6 + window)
     start = backend.append_index(raw[:6], step_records(range(6)), poisoned(new_index(5)))

@@ -9,7 +9,8 @@ from qsa.reference.block_scores import block_scores as block_scores_float64
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as select_float64
-from support.attention import generator, record, relative_error, same_bytes, store
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import record, store
 
 
 def test_b4_more_than_65535_blocks(backend):
@@ -32,7 +33,7 @@ def test_b4_more_than_65535_blocks(backend):
 
 
 def test_b9_offsets_beyond_32_bits_in_the_pool(backend):
-    """Pages on both sides of 2^31 and 2^32 codes; on the host the pool is reserved, and only the pages used are."""
+    """Pages lie on both sides of 2^31 and 2^32 codes. On the host only the pages in use take memory."""
     wide = Geometry(n_head=4, n_head_kv=2, n_rot=16)
     page_bytes = 512 * 2 * 256
     pages = 2**32 // page_bytes + 2
@@ -47,18 +48,18 @@ def test_b9_offsets_beyond_32_bits_in_the_pool(backend):
     k, v = vectors(rng, n, wide)
     q, ids = queries(rng, 1, wide), np.ascontiguousarray(steps[None, :, 0])
     near = store(k, v, "int8", 4, wide)
-    kv = backend.place(kv)
-    backend.call("append_kv", *map(backend.place, (k, v)), kv, backend.place(steps))
+    kv = backend.to_device(kv)
+    backend.call("append_kv", *map(backend.to_device, (k, v)), kv, backend.to_device(steps))
     want = backend.attend(q, near, np.arange(n, dtype=np.int32)[None], record(n))
     assert relative_error(want, attend_float64(q, near, np.arange(n)[None], record(n))) < ACCURACY
     for schedule in backend.schedules["attend"]:
-        got = backend.call("attend", *(backend.place(x) if x is not kv else kv for x in (q, kv, ids, record(n))),
+        got = backend.call("attend", *(backend.to_device(x) if x is not kv else kv for x in (q, kv, ids, record(n))),
                            schedule=schedule, splits=7 if schedule == "split" else 1)  # fmt: skip
-        assert same_bytes(backend.read(got), want), schedule
+        assert same_bytes(backend.to_host(got), want), schedule
 
 
 def test_b11_a_score_array_of_more_than_2_gib(backend):
-    """Rows past 2^31 bytes, and more than 65,535 of them, scored and selected; the others are padded, never written."""
+    """More than 65,535 rows of scores, some beyond 2^31 bytes, are scored and selected; padded rows are not written."""
     rows, blocks = 65600, 8200
     small = Geometry(budget=16)
     positions = np.full(rows, -1)
@@ -71,26 +72,26 @@ def test_b11_a_score_array_of_more_than_2_gib(backend):
     index.pooled[60:] = np.nan
     q = np.zeros((rows, 4, 128), np.float32)
     q[used] = index_queries(rng, len(used))
-    scores = backend.empty((rows, blocks), np.float32)
+    scores = backend.xp.empty((rows, blocks), np.float32)
     assert scores.nbytes > 2**31
-    q, index, records = (backend.place(x) for x in (q, index, steps))
-    few = [backend.place(x) for x in (backend.read(q)[used], backend.read(index), steps[used])]
-    want = backend.read(backend.call("block_scores", *few))
-    ids = backend.empty((rows, 19), np.int32)
+    q, index, records = (backend.to_device(x) for x in (q, index, steps))
+    few = [backend.to_device(x) for x in (backend.to_host(q)[used], backend.to_host(index), steps[used])]
+    want = backend.to_host(backend.call("block_scores", *few))
+    ids = backend.xp.empty((rows, 19), np.int32)
     for schedule in backend.schedules["block_scores"]:
         if schedule in ("multi_query", "transposed"):
             continue
         given = {} if schedule is None else {"schedule": schedule}
         scores[used] = 0
         backend.call("block_scores", q, index, records, scores, **given)
-        got = backend.read(scores[used])
+        got = backend.to_host(scores[used])
         assert same_bytes(got[:, :61], want[:, :61]), schedule
-    assert np.abs(got[:, :60] - block_scores_float64(*map(backend.read, few))[:, :60]).max() < 1e-4
+    assert np.abs(got[:, :60] - block_scores_float64(*map(backend.to_host, few))[:, :60]).max() < 1e-4
     right = select_float64(got[:, :61], steps[used], geometry=small)
     for schedule in backend.schedules["select"]:
         given = {} if schedule is None else {"schedule": schedule}
         ids[...] = 7
         backend.call("select", scores, records, ids, geometry=small, **given)
-        found = backend.read(ids)
+        found = backend.to_host(ids)
         assert np.array_equal(found[used], right), schedule
         assert (np.delete(found, used, axis=0) == -1).all(), schedule

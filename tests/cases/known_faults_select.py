@@ -6,12 +6,12 @@ import pytest
 from cases.known_faults import new_index
 from qsa.reference.geometry import RULES, Geometry, step_records
 from qsa.reference.select import select as select_float64
-from support.attention import generator
+from support.arrays import generator
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a1_the_rank_of_a_tied_block_counts_ties_alone(backend, rule):
-    """2,052 distinct scores: no tie anywhere, so a rank that mixes ties with greater ones drops a block."""
+    """2,052 distinct scores have no tie: a rank that counts greater scores as ties drops a block."""
     n, geometry = 70 if backend.small else 2052, Geometry(budget=backend.geometry.budget)
     scores = generator(1).permutation(n).astype(np.float32)[None]
     # The best one first: every other has a greater one before it.
@@ -26,7 +26,7 @@ def test_a1_the_rank_of_a_tied_block_counts_ties_alone(backend, rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a4_the_tail_is_selected_when_every_score_is_zero(backend, rule):
-    """One cell more than full width; in the simulator of a budget of 16 cells."""
+    """One cell more than the full width of the budget, which is 16 cells in the simulator."""
     geometry = Geometry(budget=backend.geometry.budget)
     n_kv, blocks = geometry.budget + 5, geometry.budget // 4 + 1
     steps = step_records([n_kv - 1], rule, geometry)
@@ -39,7 +39,7 @@ def test_a4_the_tail_is_selected_when_every_score_is_zero(backend, rule):
 
 
 def test_c1_a_tie_at_the_cut_goes_to_the_lower_index(backend):
-    """n_kv = 2052 under ``cells``: 513 blocks, two equal and lowest; the later one loses its last cell."""
+    """n_kv = 2052 under ``cells``: of 513 blocks two are equal and lowest, and the later one loses its last cell."""
     geometry = Geometry(budget=backend.geometry.budget)
     n, tied = (5, (1, 3)) if backend.small else (513, (100, 300))
     scores = np.arange(n, 0, -1, dtype=np.float32)[None]
@@ -52,7 +52,7 @@ def test_c1_a_tie_at_the_cut_goes_to_the_lower_index(backend):
 
 
 def test_c11_more_close_scores_than_any_bin_holds(backend):
-    """Scores within 1e-3 of each other, the best of them last: as many as a schedule takes, up to 100,000.
+    """Up to 100,000 scores, as many as a schedule takes, lie within 1e-3 of each other; the best are last.
 
     In the simulator 1,500: a thread block keeps at most 1,024 of a bin at a time.
     """

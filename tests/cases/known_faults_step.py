@@ -10,29 +10,30 @@ from qsa.reference.block_scores import block_scores as block_scores_float64
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as select_float64
-from support.attention import generator, record, relative_error, same_bytes
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import record
 
 
 class Step:
-    """One decode step's operations in buffers that stay: inputs of ``rows`` rows, K/V, index, scores, ids, outputs."""
+    """The operations of a decode step of ``rows`` rows. Inputs, states and results have fixed buffers."""
 
     def __init__(self, backend, rows, capacity=48):
         g = backend.geometry
         self.backend, self.rows, self.geometry = backend, rows, g
         self.budget = Geometry(budget=g.budget)
         self.inputs = [
-            backend.place(np.zeros(shape, np.float32))
+            backend.to_device(np.zeros(shape, np.float32))
             for shape in ((rows, g.n_head, 256), *[(rows, g.n_head_kv, 256)] * 2, (rows, 4, 128), (rows, 128))
         ]
-        self.steps = backend.place(step_records([-1] * rows, geometry=g))
-        self.kv = backend.place(PagedKV.new("int8", capacity, geometry=g))
-        self.index = backend.place(new_index(capacity // 4 + 1))
-        self.scores = backend.place(np.zeros((rows, capacity // 4 + 1), np.float32))
-        self.ids = backend.place(np.zeros((rows, g.max_width), np.int32))
-        self.out = backend.place(np.zeros((rows, g.n_head, 256), np.float32))
+        self.steps = backend.to_device(step_records([-1] * rows, geometry=g))
+        self.kv = backend.to_device(PagedKV.new("int8", capacity, geometry=g))
+        self.index = backend.to_device(new_index(capacity // 4 + 1))
+        self.scores = backend.to_device(np.zeros((rows, capacity // 4 + 1), np.float32))
+        self.ids = backend.to_device(np.zeros((rows, g.max_width), np.int32))
+        self.out = backend.to_device(np.zeros((rows, g.n_head, 256), np.float32))
 
     def launch(self):
-        """Append, score, select, attend."""
+        """Append, score, select and attend."""
         call = self.backend.call
         q, k, v, q_idx, raw = self.inputs
         call("append_kv", k, v, self.kv, self.steps)
@@ -42,7 +43,7 @@ class Step:
         call("attend", q, self.kv, self.ids, self.steps, out=self.out)
 
     def fill(self, rng, positions):
-        """New inputs and step records in the same buffers; returns the inputs."""
+        """Write new inputs and step records into the buffers; returns (inputs, step records) in NumPy."""
         g, rows = self.geometry, self.rows
         given = [queries(rng, rows, g), *vectors(rng, rows, g), index_queries(rng, rows), raw_keys(rng, rows)]
         records = step_records(positions, geometry=self.budget)
@@ -52,7 +53,7 @@ class Step:
 
 
 class Reference:
-    """What the same steps give in float64, on the same codes."""
+    """The same steps in float64 on the same codes: (scores, ids, outputs) of a call."""
 
     def __init__(self, geometry, capacity=48):
         self.kv = PagedKV.new("int8", capacity, geometry=geometry)
@@ -69,8 +70,8 @@ class Reference:
 
 
 def compare(step, wanted, records):
-    """Scores, cells and outputs of every row in use against float64."""
-    scores, ids, out = (step.backend.read(x) for x in (step.scores, step.ids, step.out))
+    """Compare scores, ids and outputs of every row in use with those of float64. Returns the outputs."""
+    scores, ids, out = (step.backend.to_host(x) for x in (step.scores, step.ids, step.out))
     for row in np.flatnonzero(records[:, 1]):
         blocks, width = records[row, 2] + 1, records[row, 3]
         # float32 over 4 heads of 128 products, beside the tail's 1e9.
@@ -81,7 +82,7 @@ def compare(step, wanted, records):
 
 
 def test_a3_launches_made_again_follow_the_step_records(backend):
-    """Captured unused, made again at cells 0 to 3, 4 to 7, 8, ...: block 1 fills, block 0 stays, all is attended.
+    """The launches are captured with unused rows and made again at cells 0 to 3, 4 to 7, 8, ...: complete blocks stay.
 
     On a device the launches are a captured graph; elsewhere the calls are made again with the same buffers.
     """
@@ -94,7 +95,7 @@ def test_a3_launches_made_again_follow_the_step_records(backend):
         given, records = step.fill(rng, positions)
         again()
         compare(step, reference(given, records), records)
-        now = backend.read(step.index).pooled
+        now = backend.to_host(step.index).pooled
         if pooled is not None:
             done = positions[0] // 4
             assert same_bytes(now[:done], pooled[:done])
@@ -104,7 +105,7 @@ def test_a3_launches_made_again_follow_the_step_records(backend):
 
 
 def test_b6_decode_steps_after_the_first(backend):
-    """Steps of one row on every kind of machine that has a build of its own: right, finite and not all one value."""
+    """Steps of one row are right, finite and of many values on every kind of machine that has a build of its own."""
     for machine in backend.machines:
         with machine():
             rng = generator(41)
@@ -117,7 +118,7 @@ def test_b6_decode_steps_after_the_first(backend):
 
 
 def test_b8_identical_runs(backend):
-    """Scores with ties beyond the budget: three runs of score, selection and attention give the same bytes."""
+    """Three runs of score, selection and attention give the same bytes, with ties beyond the budget."""
     rng, g = generator(42), backend.geometry
     n, rows = g.budget + 24, 1 if backend.small else 2
     kv, q, q_idx = cells(rng, n, g), queries(rng, rows, g), index_queries(rng, rows)
@@ -131,29 +132,29 @@ def test_b8_identical_runs(backend):
         ids = backend.select(scores, steps, geometry=Geometry(budget=g.budget))
         runs.append((scores, ids, backend.attend(q, kv, ids, steps)))
     for other in runs[1:]:
-        for one, two in zip(runs[0], other, strict=True):
-            assert one.tobytes() == two.tobytes()
+        for first, repeated in zip(runs[0], other, strict=True):
+            assert first.tobytes() == repeated.tobytes()
     scores, ids, out = runs[0]
     assert np.array_equal(ids, select_float64(scores, steps, geometry=Geometry(budget=g.budget)))
     assert relative_error(out, attend_float64(q, kv, ids, steps)) < ACCURACY
 
 
 def test_c14_a_padded_row_is_not_read(backend):
-    """3 rows in a call for 4, captured with 4: the padded row's ids, query and scores are poison."""
+    """A call captured with 4 rows gets 3: ids, query and scores of the padded row are not valid, and are not read."""
     rng, g = generator(12), backend.geometry
     kv, q = cells(rng, 64, g), queries(rng, 4, g)
     ids = np.stack([rng.permutation(64) for _ in range(4)]).astype(np.int32)
     widths = (17, 9, 2, 5) if backend.small else (64, 9, 33, 50)
     steps = np.concatenate([record(width) for width in widths])
     want = attend_float64(q, kv, ids, steps)
-    placed = [backend.place(x) for x in (q, kv, ids, steps)]
-    out = backend.place(np.ones_like(q))
-    again = backend.captured(lambda: backend.call("attend", *placed, out=out))
+    arrays = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    out = backend.to_device(np.ones_like(q))
+    again = backend.captured(lambda: backend.call("attend", *arrays, out=out))
     q[3], ids[3], steps[3] = np.nan, 2**30, step_records([-1])
     for i, value in ((0, q), (2, ids), (3, steps)):
-        backend.write(placed[i], value)
+        backend.write(arrays[i], value)
     again()
-    got = backend.read(out)
+    got = backend.to_host(out)
     assert want[3].any() and not got[3].any()
     for row in range(3):
         assert relative_error(got[row], want[row]) < ACCURACY, row
@@ -172,7 +173,7 @@ def test_c14_a_padded_row_is_not_read(backend):
 
 
 def test_c18_an_odd_number_of_rows(backend):
-    """Every row of a call as it is alone, by every schedule of the scores."""
+    """Every row of a call has the bytes that it has alone, by every schedule of the scores."""
     for rows in (1, 3) if backend.small else (1, 3, 5, 7):
         rng, g = generator(15), backend.geometry
         n = 10 if backend.small else 40
@@ -182,9 +183,9 @@ def test_c18_an_odd_number_of_rows(backend):
         for schedule in backend.schedules["block_scores"]:
             scores = backend.block_scores(q, index, steps, schedule=schedule)
             for row in range(rows):
-                one, blocks = slice(row, row + 1), steps[row, 2] + 1
-                alone = backend.block_scores(q[one], index, steps[one])
-                assert same_bytes(scores[one, :blocks], alone[:, :blocks]), (rows, schedule, row)
+                alone, blocks = slice(row, row + 1), steps[row, 2] + 1
+                want = backend.block_scores(q[alone], index, steps[alone])
+                assert same_bytes(scores[alone, :blocks], want[:, :blocks]), (rows, schedule, row)
         ids = backend.select(scores, steps)
         assert all(ids[row, : n_kv + 1].tolist() == [*range(n_kv), -1] for row, n_kv in enumerate(steps[:, 1]))
         wanted = attend_float64(heads, kv, ids, steps)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from support.backend import Backend
+
 
 def _missing():
     try:
@@ -21,3 +23,9 @@ def needs_a_device():
     missing = _missing()
     if missing:
         pytest.skip(missing)
+
+
+@pytest.fixture(scope="session")
+def backend(needs_a_device):
+    """The kernels on the device."""
+    return Backend("cuda")

@@ -4,28 +4,14 @@ import numpy as np
 import pytest
 
 from cases.attend_cases import *  # noqa: F403
-from cases.attend_cases import FORMATS, Backend, bits, check, problem, random_kv
+from cases.attend_cases import FORMATS, attend, check, exact_problem, random_kv
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
-from support.guarded import replay
+from support.arrays import bits
 
 pytestmark = pytest.mark.gpu
 
 REPEATS = 250
-
-
-@pytest.fixture(scope="module")
-def backend():
-    pytest.importorskip("cupy", reason="CuPy is missing (extra cuda12 or cuda13)")
-    import importlib
-
-    from qsa.kernels.cuda import device
-    from qsa.kernels.cuda.toolchain import compiler, host
-
-    compiler.current_device()
-    module = importlib.import_module("qsa.kernels.cuda.attend")
-    moves = {"to_device": device.to_device, "to_host": device.to_host}
-    return Backend({**vars(module), **moves, "launches": host.launches})
 
 
 def full(seed, rows, fmt="int8", cells=16384, width=2051, slots=1, **options):
@@ -62,7 +48,7 @@ def test_full_width_by_page_size(backend, page_size):
 def test_widths_around_a_split(backend):
     """Rows of one call with widths 1 to 2,051, tails 0 to 3, some without a page."""
     widths = [0, 1, 63, 64, 65, 1023, *range(2044, 2052)]
-    q, kv, ids, steps = problem(33, widths, cells=4096, geometry=REAL, missing=range(0, 1024, 7))
+    q, kv, ids, steps = exact_problem(33, widths, cells=4096, geometry=REAL, missing=range(0, 1024, 7))
     for schedule in ("batch", "split", "step"):
         check(backend, q, kv, ids, steps, schedule=schedule)
 
@@ -76,10 +62,10 @@ def test_a_wide_window(backend):
 def test_a_prompt(backend):
     """Thousands of rows of several slots; every 97th is compared."""
     q, kvs, ids, steps, slots = full(35, 3000, cells=2048, width=200, slots=4)
-    got = backend.attend(q, kvs, ids, steps, slots, schedule="prompt")
+    got = attend(backend, q, kvs, ids, steps, slots, schedule="prompt")
     some = slice(None, None, 97)
     wanted = exact.attend(q[some], kvs, ids[some], steps[some], slots[some])
-    np.testing.assert_array_equal(got[some].view(np.uint32), bits(wanted))
+    np.testing.assert_array_equal(bits(got[some]), bits(wanted))
     assert np.isfinite(got).all()
 
 
@@ -90,11 +76,11 @@ def test_repeats(backend, schedule):
 
     q, kvs, ids, steps, slots = full(36, 5, slots=2)
     wanted = cupy.asarray(bits(check(backend, q, kvs, ids, steps, slots, schedule=schedule)))
-    there = [backend.to_device(x) for x in (q, kvs, ids, steps, slots)]
-    out, different = cupy.full_like(there[0], np.nan), cupy.zeros((), "int64")
+    arrays = [backend.to_device(x) for x in (q, kvs, ids, steps, slots)]
+    out, different = cupy.full_like(arrays[0], np.nan), cupy.zeros((), "int64")
     for _ in range(REPEATS):
         out.fill(np.nan)
-        backend.device_attend(*there, out, schedule=schedule, arithmetic="exact")
+        backend.module.attend(*arrays, out, schedule=schedule, arithmetic="exact")
         different += (out.view("uint32") != wanted).any()
     assert int(different) == 0
 
@@ -108,22 +94,20 @@ def test_repeats_of_one_row(backend):
     for width in (2051, 700, 3, 0):
         steps[:, 3] = width
         wanted = cupy.asarray(bits(check(backend, q, kv, ids, steps)))
-        there = [backend.to_device(x) for x in (q, kv, ids, steps)]
-        out = cupy.full_like(there[0], np.nan)
+        arrays = [backend.to_device(x) for x in (q, kv, ids, steps)]
+        out = cupy.full_like(arrays[0], np.nan)
         for _ in range(REPEATS):
             out.fill(np.nan)
-            backend.device_attend(*there, None, out, arithmetic="exact")
+            backend.module.attend(*arrays, None, out, arithmetic="exact")
             different += (out.view("uint32") != wanted).any()
     assert int(different) == 0
 
 
 def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
     """Of 11 blocks on sm_90, if the device holds them; none elsewhere, in other formats, of more rows."""
-    import importlib
-
     from qsa.kernels.cuda.toolchain.compiler import properties
 
-    module = importlib.import_module("qsa.kernels.cuda.attend")
+    module = backend.load("attend")
     sizes, launch = [], module.launch
 
     def recording(*args, cluster=1, **options):
@@ -140,41 +124,38 @@ def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
 @pytest.mark.parametrize(("schedule", "rows"), [("batch", 1), ("batch", 2), ("split", 2)])
 def test_a_graph_follows_what_changes(backend, schedule, rows):
     """Captured at widths 5 and 2,051, replayed with other queries, ids, widths and page tables: nothing baked in."""
-    from qsa.kernels.cuda.device import Graph
-
     rng = np.random.default_rng(37)
     q, kv, ids, steps, _ = full(37, rows)
     steps[0, 3] = 5
-    there = [backend.to_device(x) for x in (q, kv, ids, steps)]
+    arrays = [backend.to_device(x) for x in (q, kv, ids, steps)]
     out = backend.to_device(np.full(q.shape, np.nan, np.float32))
-    graph = Graph(lambda: backend.device_attend(*there, None, out, schedule=schedule, arithmetic="exact"))
+    replay = backend.captured(lambda: backend.module.attend(*arrays, None, out, schedule=schedule, arithmetic="exact"))
     for widths in ([2051, 5], [0, 64], [700, 2051]):
         q = rng.standard_normal(q.shape).astype(np.float32)
         ids = np.stack([np.sort(rng.permutation(16384)[:2051]) for _ in range(rows)]).astype(np.int32)
         steps[:, 3] = widths[:rows]
         kv.table = rng.permutation(kv.table).astype(np.int32)
-        for buffer, now in zip((there[0], there[1].table, there[2], there[3]), (q, kv.table, ids, steps), strict=True):
+        buffers = arrays[0], arrays[1].table, arrays[2], arrays[3]
+        for buffer, now in zip(buffers, (q, kv.table, ids, steps), strict=True):
             buffer.set(now)
         out.fill(np.nan)
-        replay(graph)
+        replay()
         wanted = exact.attend(q, kv, ids, steps)
-        np.testing.assert_array_equal(out.get().view(np.uint32), bits(wanted))
+        np.testing.assert_array_equal(bits(out.get()), bits(wanted))
 
 
 def test_nothing_is_written_beyond_the_buffers(backend):
     """Guards around output and scratch; rows that the launch does not have are NaN and stay so."""
-    from qsa.kernels.cuda.device import Guarded
-
     q, kv, ids, steps, _ = full(38, 4)
-    there = [backend.to_device(x) for x in (q[:3], kv, ids[:3], steps[:3])]
-    words = backend.scratch_words([there[1]], 3, ids.shape[1], "split")
-    out, scratch = Guarded(q.shape, np.float32), Guarded((words,), np.int64)
-    scratch.array.fill(backend.unset)
+    arrays = [backend.to_device(x) for x in (q[:3], kv, ids[:3], steps[:3])]
+    module = backend.load("attend")
+    words = module.scratch_words([arrays[1]], 3, ids.shape[1], "split")
+    out, scratch = backend.guarded(q.shape, np.float32), backend.guarded((words,), np.int64, module.UNSET)
     options = {"schedule": "split", "scratch": scratch.array, "arithmetic": "exact"}
-    assert backend.device_attend(*there, None, out.array[:3], **options) is not False
+    assert backend.module.attend(*arrays, None, out.array[:3], **options) is not False
     out.check("out")
     scratch.check("scratch")
     wanted = exact.attend(q[:3], kv, ids[:3], steps[:3])
-    np.testing.assert_array_equal(out.array.get()[:3].view(np.uint32), bits(wanted))
+    np.testing.assert_array_equal(bits(out.array.get()[:3]), bits(wanted))
     assert np.isnan(out.array.get()[3]).all()
-    assert (scratch.array.get() == backend.unset).all()
+    assert (scratch.array.get() == module.UNSET).all()

@@ -6,8 +6,8 @@ import pytest
 from qsa.kernels import ops
 from qsa.kernels.switches import Switches
 from qsa.reference.geometry import REAL
-from support.float_attention import FORMATS, check_error, generator, queries, records, same_bytes, selection, store
-from support.guarded import replay
+from support.arrays import generator, same_bytes
+from support.float_attention import FORMATS, check_error, queries, records, selection, store
 
 pytestmark = pytest.mark.gpu
 
@@ -16,17 +16,8 @@ WIDTHS = (1, 63, 64, 65, 729, 2047, 2048, 2051)
 
 
 @pytest.fixture(scope="module")
-def module():
-    from qsa.kernels.cuda.attend_float import launch as attend_float
-
-    return attend_float
-
-
-@pytest.fixture(scope="module")
-def device():
-    from qsa.kernels.cuda import device
-
-    return device
+def module(backend):
+    return backend.load("attend_float.launch")
 
 
 @pytest.fixture(scope="module")
@@ -47,63 +38,63 @@ def problems():
 class Call:
     """One problem on the device. Output and scratch are full of NaN before every run."""
 
-    def __init__(self, module, device, problem):
-        self.module, self.device = module, device
+    def __init__(self, backend, problem):
+        self.backend, self.module = backend, backend.load("attend_float.launch")
         q, kv, ids, steps = problem
-        self.arrays = [device.to_device(x) for x in (q, kv, ids, steps)]
-        self.out = device.to_device(np.full(q.shape, np.nan, np.float32))
-        shape = module.scratch_shape(len(q), ids.shape[1], REAL)
-        self.scratch = device.to_device(np.full(shape, np.nan, np.float32))
+        self.arrays = [backend.to_device(x) for x in (q, kv, ids, steps)]
+        self.out = backend.to_device(np.full(q.shape, np.nan, np.float32))
+        shape = self.module.scratch_shape(len(q), ids.shape[1], REAL)
+        self.scratch = backend.to_device(np.full(shape, np.nan, np.float32))
 
     def run(self, slots=None, **options):
         self.out.fill(np.nan)
         self.scratch.fill(np.nan)
         result = self.module.attend_float(*self.arrays, slots, self.out, scratch=self.scratch, **options)
-        return result if result is False else self.device.to_host(result)
+        return result if result is False else self.backend.to_host(result)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_error(module, device, problems, fmt):
-    mine, theirs = check_error(Call(module, device, problems[fmt]).run(), *problems[fmt])
+def test_error(backend, problems, fmt):
+    mine, theirs = check_error(Call(backend, problems[fmt]).run(), *problems[fmt])
     print(f"\n{fmt}: {mine:.2e} against float64; NumPy's float32 chunks {theirs:.2e}")
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_schedules_give_the_same_bits_row_for_row(module, device, problems, fmt):
-    call = Call(module, device, problems[fmt])
+def test_schedules_give_the_same_bits_row_for_row(backend, problems, fmt):
+    call = Call(backend, problems[fmt])
     want = call.run()
     for schedule in ("step", "multi", "prompt"):
         assert same_bytes(call.run(schedule=schedule), want)
     q, kv, ids, steps = problems[fmt]
     for row, width in enumerate(WIDTHS):
-        one = slice(row, row + 1)
-        alone = Call(module, device, (q[one], kv, ids[one, :width].copy(), steps[one]))
-        assert same_bytes(alone.run(), want[one])
+        alone = slice(row, row + 1)
+        call = Call(backend, (q[alone], kv, ids[alone, :width].copy(), steps[alone]))
+        assert same_bytes(call.run(), want[alone])
 
 
 @pytest.mark.parametrize("splits", [None, 1, 7, 20])
-def test_split(module, device, problems, splits):
+def test_split(backend, problems, splits):
     q, kv, ids, steps = problems["int8"]
-    call = Call(module, device, problems["int8"])
+    call = Call(backend, problems["int8"])
     want = call.run(schedule="split", splits=splits)
     mine, theirs = check_error(want, q, kv, ids, steps)
     print(f"\nsplit in {splits}: {mine:.2e} against float64; NumPy's float32 chunks {theirs:.2e}")
     for rows in (slice(0, 1), slice(7, 8), slice(2, 6)):
-        part = Call(module, device, (q[rows], kv, ids[rows], steps[rows]))
+        part = Call(backend, (q[rows], kv, ids[rows], steps[rows]))
         assert same_bytes(part.run(schedule="split", splits=splits), want[rows])
 
 
-def test_split_refuses_other_formats_untouched(module, device, problems):
-    call = Call(module, device, problems["k8v4"])
+def test_split_refuses_other_formats_untouched(backend, problems):
+    call = Call(backend, problems["k8v4"])
     before = ops.refusals().get(("attend", "format"), 0)
     assert call.run(schedule="split") is False
     assert ops.refusals()["attend", "format"] == before + 1
-    assert np.isnan(device.to_host(call.out)).all() and np.isnan(device.to_host(call.scratch)).all()
+    assert np.isnan(backend.to_host(call.out)).all() and np.isnan(backend.to_host(call.scratch)).all()
 
 
 @pytest.mark.parametrize("fmt", ["int8", "q4_0"])
-def test_merge_active_has_the_same_bits(module, device, problems, fmt, monkeypatch):
-    call = Call(module, device, problems[fmt])
+def test_merge_active_has_the_same_bits(backend, module, problems, fmt, monkeypatch):
+    call = Call(backend, problems[fmt])
     want = call.run()
     monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=True))
     assert same_bytes(call.run(), want)
@@ -111,69 +102,70 @@ def test_merge_active_has_the_same_bits(module, device, problems, fmt, monkeypat
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
 @pytest.mark.parametrize("active", [False, True])
-def test_the_draft_window(module, device, options, active, monkeypatch):
+def test_the_draft_window(backend, module, options, active, monkeypatch):
     """One row over 32,768 cells: 512 chunks; then over 5 of them."""
     monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=active))
     rng = generator(40)
     kv = store(rng, "int8", 32768, REAL)
     for width in (32768, 5):
         problem = queries(rng, 1, REAL), kv, np.arange(32768, dtype=np.int32)[None], records([width])
-        check_error(Call(module, device, problem).run(**options), *problem)
+        check_error(Call(backend, problem).run(**options), *problem)
 
 
-def test_more_rows_than_the_scratch_holds(module, device, problems):
+def test_more_rows_than_the_scratch_holds(backend, problems):
     q, kv, ids, steps = (np.repeat(x, 40, axis=0) if isinstance(x, np.ndarray) else x for x in problems["int8"])
-    want = Call(module, device, problems["int8"]).run()
-    call = Call(module, device, (q, kv, ids, steps))
+    want = Call(backend, problems["int8"]).run()
+    call = Call(backend, (q, kv, ids, steps))
     call.scratch = call.scratch[: 33 * 24 * 258 * 7]
     assert same_bytes(call.run(schedule="prompt"), np.repeat(want, 40, axis=0))
 
 
-def test_slots_of_one_and_of_several_formats(module, device, problems):
+def test_slots_of_one_and_of_several_formats(backend, problems):
     slots = np.array([3, 0, 1, 2, 3, 1, 0, 2], np.int32)
     q, _, ids, steps = problems["int8"]
     for kvs in ([problems[f][1] for f in FORMATS], [problems["int8"][1]] * 4):
-        call = Call(module, device, (q, kvs, ids, steps))
-        got = call.run(device.to_device(slots))
+        call = Call(backend, (q, kvs, ids, steps))
+        got = call.run(backend.to_device(slots))
         for slot, kv in enumerate(kvs):
-            want = Call(module, device, (q, kv, ids, steps)).run()
+            want = Call(backend, (q, kv, ids, steps)).run()
             assert same_bytes(got[slots == slot], want[slots == slot])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_query_that_is_not_finite(module, device, problems, value):
+def test_a_query_that_is_not_finite(backend, problems, value):
     q, kv, ids, steps = problems["int8"]
-    want = Call(module, device, problems["int8"]).run()
+    want = Call(backend, problems["int8"]).run()
     q = q.copy()
     q[6, 13, 200] = value
-    got = Call(module, device, (q, kv, ids, steps)).run()
+    got = Call(backend, (q, kv, ids, steps)).run()
     assert np.isnan(got[6, 13]).all()
     got[6, 13] = want[6, 13]
     assert same_bytes(got, want)
 
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
-def test_a_captured_graph_follows_records_ids_and_pages(module, device, problems, options):
+def test_a_captured_graph_follows_records_ids_and_pages(backend, module, problems, options):
     q, kv, ids, steps = problems["int8"]
-    call = Call(module, device, (q, kv, ids, np.zeros_like(steps)))
+    call = Call(backend, (q, kv, ids, np.zeros_like(steps)))
     _, kv_device, ids_device, steps_device = call.arrays
     call.run(**options)
-    graph = device.Graph(lambda: module.attend_float(*call.arrays, None, call.out, scratch=call.scratch, **options))
+    arrays, scratch = (*call.arrays, None, call.out), call.scratch
+    replay = backend.captured(lambda: module.attend_float(*arrays, scratch=scratch, **options))
     steps_device.set(steps)
-    replay(graph)
-    assert same_bytes(device.to_host(call.out), Call(module, device, problems["int8"]).run(**options))
+    replay()
+    assert same_bytes(backend.to_host(call.out), Call(backend, problems["int8"]).run(**options))
     moved = type(kv)(kv.pool, np.where(np.arange(len(kv.table)) % 3 == 0, -1, kv.table))
     ids, steps = ids[:, ::-1].copy(), records([CAP] * len(q))
     kv_device.table.set(moved.table)
     ids_device.set(ids)
     steps_device.set(steps)
-    replay(graph)
-    assert same_bytes(device.to_host(call.out), Call(module, device, (q, moved, ids, steps)).run(**options))
+    replay()
+    assert same_bytes(backend.to_host(call.out), Call(backend, (q, moved, ids, steps)).run(**options))
 
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "split"}], ids=["batch", "split"])
-def test_250_repeats_give_equal_bytes(module, device, problems, options):
-    call = Call(module, device, problems["int8"])
+def test_250_repeats_give_equal_bytes(backend, problems, options):
+    call = Call(backend, problems["int8"])
     want = call.run(**options)
     for _ in range(250):
         assert same_bytes(call.run(**options), want)

@@ -20,12 +20,8 @@ def tensors():
 
 
 @pytest.fixture(scope="module")
-def model(tensors):
-    import cupy
-
-    from qsa.kernels.cuda import backend
-
-    return FloatModel(GOLDEN_CONFIG, tensors, backend=backend, xp=cupy)
+def model(backend, tensors):
+    return FloatModel(GOLDEN_CONFIG, tensors, backend=backend.module, xp=backend.xp)
 
 
 def logits(model, ids):

@@ -9,18 +9,8 @@ from qsa.kernels.cuda import simulator
 from qsa.kernels.switches import Switches
 from qsa.reference.attend import attend
 from qsa.reference.geometry import Geometry
-from support.float_attention import (
-    FORMATS,
-    SMALL,
-    check_error,
-    generator,
-    problem,
-    queries,
-    records,
-    same_bytes,
-    selection,
-    store,
-)
+from support.arrays import generator, same_bytes
+from support.float_attention import FORMATS, SMALL, check_error, float_problem, queries, records, selection, store
 
 module, device = simulator.load("attend_float.launch"), simulator.load("device")
 merging, pieces = simulator.load("attend_float.merge"), simulator.load("attend_float.partial")
@@ -43,14 +33,14 @@ def run(q, kv, ids, steps, slots=None, **options):
 @pytest.mark.parametrize(("fmt", "page_size"), [*((fmt, 4) for fmt in FORMATS), ("int8", 1), ("int8", 3), ("int8", 64)])
 def test_error_across_chunks_and_formats(fmt, page_size):
     """Widths before, at and behind the end of a chunk; a page size that is no power of two."""
-    q, kv, ids, steps = problem(1, [1, 64, 65, 130], fmt, page_size=page_size)
+    q, kv, ids, steps = float_problem(1, [1, 64, 65, 130], fmt, page_size=page_size)
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
 def test_error_of_the_real_shape():
     """12 heads of 256 dims on a KV head: eight warps, the lanes of a cell a whole warp."""
     geometry = Geometry(n_head=12, n_head_kv=1)
-    q, kv, ids, steps = problem(2, [70], cells=80, geometry=geometry)
+    q, kv, ids, steps = float_problem(2, [70], cells=80, geometry=geometry)
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
@@ -61,14 +51,14 @@ def test_error_of_the_real_shape():
 )
 def test_cells_without_a_page_are_not_selected(fmt, missing):
     """Nor are ids of -1. The bytes behind them are poison, so a score of 0 or a weight of 0 on them would show."""
-    q, kv, ids, steps = problem(3, [72], fmt, cells=72, missing=missing)
+    q, kv, ids, steps = float_problem(3, [72], fmt, cells=72, missing=missing)
     ids[0, [5, 33]] = -1
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
 def test_a_missing_cell_takes_no_weight():
     """Two cells, the first not resident, the other with a score of -10: its value comes out whole."""
-    q, kv, ids, steps = problem(4, [2], cells=2, page_size=1, missing=[0])
+    q, kv, ids, steps = float_problem(4, [2], cells=2, page_size=1, missing=[0])
     got = run(q, kv, ids, steps)
     np.testing.assert_allclose(got, attend(q, kv, ids, steps), rtol=1e-6)
 
@@ -76,7 +66,7 @@ def test_a_missing_cell_takes_no_weight():
 @pytest.mark.parametrize("options", [{}, {"schedule": "split", "splits": 3}], ids=["batch", "split"])
 def test_nothing_selected_gives_zero(options):
     """No cells at all, no page at all, and a chunk in the middle without a resident cell."""
-    q, kv, ids, steps = problem(5, [0, 60, 192], cells=192, missing=range(16, 32))
+    q, kv, ids, steps = float_problem(5, [0, 60, 192], cells=192, missing=range(16, 32))
     ids[1, :60] = -1
     got = run(q, kv, ids, steps, **options)
     assert not got[:2].any()
@@ -87,7 +77,7 @@ def test_nothing_selected_gives_zero(options):
 
 def test_records_and_ids_out_of_range_read_nothing():
     """A width beyond the ids ends with them, a negative one selects nothing, an id beyond the table is not selected."""
-    q, kv, ids, steps = problem(6, [70, 70, 70], cells=80)
+    q, kv, ids, steps = float_problem(6, [70, 70, 70], cells=80)
     steps[0, 3], steps[1, 3] = 1000, -5
     ids[2, :4] = 80, 81, 0x7FFFFFFF, -7
     got = run(q, kv, ids, steps)
@@ -98,7 +88,7 @@ def test_records_and_ids_out_of_range_read_nothing():
 
 @pytest.mark.parametrize(("fmt", "value"), [("int8", np.nan), ("int8", -np.inf), ("q4_0", np.inf)])
 def test_a_query_that_is_not_finite_poisons_its_row_and_head_alone(fmt, value):
-    q, kv, ids, steps = problem(7, [5, 70], fmt)
+    q, kv, ids, steps = float_problem(7, [5, 70], fmt)
     want = run(q, kv, ids, steps)
     q[1, 2, 5] = value
     got = run(q, kv, ids, steps)
@@ -109,15 +99,15 @@ def test_a_query_that_is_not_finite_poisons_its_row_and_head_alone(fmt, value):
 
 def test_schedules_give_the_same_bits_row_for_row():
     """Rows together, a row a launch, a scratch for two rows, a row among others: faults C3 and C16."""
-    q, kv, ids, steps = problem(8, [1, 66, 130])
+    q, kv, ids, steps = float_problem(8, [1, 66, 130])
     want = run(q, kv, ids, steps)
     for schedule in ("step", "multi"):
         assert same_bytes(run(q, kv, ids, steps, schedule=schedule), want)
     two = np.full(module.scratch_shape(2, 130, SMALL), np.nan, np.float32)
     assert same_bytes(run(q, kv, ids, steps, schedule="prompt", scratch=two), want)
     for row, width in enumerate([1, 66, 130]):
-        one = slice(row, row + 1)
-        assert same_bytes(run(q[one], kv, ids[one, :width].copy(), steps[one]), want[one])
+        alone = slice(row, row + 1)
+        assert same_bytes(run(q[alone], kv, ids[alone, :width].copy(), steps[alone]), want[alone])
 
 
 @pytest.mark.parametrize("options", [{}, {"schedule": "split", "splits": 2}], ids=["batch", "split"])
@@ -137,7 +127,7 @@ def test_more_rows_than_a_launch_takes(monkeypatch, options):
 
 
 def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
-    q, kv, ids, steps = problem(9, [258])
+    q, kv, ids, steps = float_problem(9, [258])
     want = run(q, kv, ids, steps)
     assert same_bytes(run(q, kv, ids, steps, schedule="split"), want)
     assert same_bytes(run(q, kv, ids, steps, schedule="split", splits=5), want)
@@ -147,7 +137,7 @@ def test_split_has_the_standing_bits_while_a_split_is_a_chunk():
 @pytest.mark.parametrize("splits", [2, 4])
 def test_split_error_and_bits(splits):
     """Unequal splits, empty ones among them; the bits depend neither on the rows beside nor on the device's size."""
-    q, kv, ids, steps = problem(10, [3, 257])
+    q, kv, ids, steps = float_problem(10, [3, 257])
     options = {"schedule": "split", "splits": splits}
     want = run(q, kv, ids, steps, **options)
     check_error(want, q, kv, ids, steps)
@@ -169,14 +159,14 @@ def test_blocks_of_a_split_fill_one_wave():
 
 
 def test_bits_do_not_depend_on_the_order_of_blocks():
-    q, kv, ids, steps = problem(11, [130, 40])
+    q, kv, ids, steps = float_problem(11, [130, 40])
     want = run(q, kv, ids, steps)
     with simulator.configured(order="backwards"):
         assert same_bytes(run(q, kv, ids, steps), want)
 
 
 def test_merge_active_has_the_same_bits(monkeypatch):
-    q, kv, ids, steps = problem(12, [5, 64, 65, 0], cap=320)
+    q, kv, ids, steps = float_problem(12, [5, 64, 65, 0], cap=320)
     want = run(q, kv, ids, steps)
     seen = []
     launch = module.launch
@@ -194,8 +184,8 @@ def test_merge_active_reads_the_reached_chunks_alone():
     group, dim, n_pieces = SMALL.group, SMALL.head_dim, 5
     scratch = np.full(module.scratch_shape(1, 320, SMALL), np.nan, np.float32)
     values, tops, sums = np.split(scratch, [n_pieces * 4 * dim, n_pieces * 4 * (dim + 1)])
-    for place in (values.reshape(2, n_pieces, -1), tops.reshape(2, n_pieces, -1), sums.reshape(2, n_pieces, -1)):
-        place[:, :2] = 1
+    for partial in (values.reshape(2, n_pieces, -1), tops.reshape(2, n_pieces, -1), sums.reshape(2, n_pieces, -1)):
+        partial[:, :2] = 1
     for active in (1, 0):
         out = np.zeros((1, 4, dim), np.float32)
         arguments = (scratch, records([100]), np.zeros(1, np.int32), out, 0, 0, 0, 320, n_pieces, 0, active)
@@ -205,7 +195,7 @@ def test_merge_active_reads_the_reached_chunks_alone():
 
 def test_every_merge_tile_and_batch_of_eight():
     """More pieces than the merge has lanes, and a count that is no multiple of eight."""
-    q, kv, ids, steps = problem(13, [64 * 66 + 1], cells=64 * 67, page_size=64, geometry=Geometry(1, 1, 64, 16))
+    q, kv, ids, steps = float_problem(13, [64 * 66 + 1], cells=64 * 67, page_size=64, geometry=Geometry(1, 1, 64, 16))
     check_error(run(q, kv, ids, steps), q, kv, ids, steps)
 
 
@@ -220,8 +210,8 @@ def test_several_slots_in_one_launch():
     count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
     assert (count["pieces"], count["merge"]) == (2, 1)
     for row, slot in enumerate(slots):
-        one = slice(row, row + 1)
-        assert same_bytes(run(q[one], kvs[slot], ids[one], steps[one]), got[one])
+        alone = slice(row, row + 1)
+        assert same_bytes(run(q[alone], kvs[slot], ids[alone], steps[alone]), got[alone])
 
 
 def test_mixed_formats_take_a_launch_per_slot():
@@ -234,8 +224,8 @@ def test_mixed_formats_take_a_launch_per_slot():
     count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
     assert (count["pieces"], count["merge"]) == (3, 3)
     for row, slot in enumerate(slots):
-        one = slice(row, row + 1)
-        assert same_bytes(run(q[one], kvs[slot], ids[one], steps[one]), got[one])
+        alone = slice(row, row + 1)
+        assert same_bytes(run(q[alone], kvs[slot], ids[alone], steps[alone]), got[alone])
 
 
 def test_a_row_of_no_slot_is_left_unwritten():
@@ -247,7 +237,7 @@ def test_a_row_of_no_slot_is_left_unwritten():
 
 
 def test_nothing_is_allocated_for_a_caller_that_gives_output_and_scratch(monkeypatch):
-    q, kv, ids, steps = problem(20, [5, 3])
+    q, kv, ids, steps = float_problem(20, [5, 3])
     kv, out, scratch = device.to_device(kv), np.empty_like(q), np.empty(module.scratch_shape(2, 5, SMALL), np.float32)
 
     def allocates():

@@ -8,7 +8,7 @@ import pytest
 from qsa.kernels import ops
 from qsa.kernels.cuda import simulator
 from qsa.reference.geometry import Geometry
-from support.float_attention import SMALL, problem
+from support.float_attention import SMALL, float_problem
 
 module, device = simulator.load("attend_float.launch"), simulator.load("device")
 
@@ -34,7 +34,7 @@ def _scratch(rows=2, cap=70, dtype=np.float32, geometry=SMALL):
     ],
 )
 def test_refusals_launch_and_write_nothing(reason, fmt, geometry, capability, options):
-    q, kv, ids, steps = problem(17, [70, 70], fmt, geometry=geometry, cells=80)
+    q, kv, ids, steps = float_problem(17, [70, 70], fmt, geometry=geometry, cells=80)
     out = np.full(q.shape, np.nan, np.float32)
     launched, refused = simulator.launches(), ops.refusals()
     scratch = options.get("scratch")
@@ -66,14 +66,14 @@ def test_refusals_launch_and_write_nothing(reason, fmt, geometry, capability, op
     ],
 )
 def test_mismatched_arguments_are_named(changes, says):
-    q, kv, ids, steps = problem(18, [70, 70])
+    q, kv, ids, steps = float_problem(18, [70, 70])
     arguments = {"q": q, "kv": device.to_device(kv), "ids": ids, "steps": steps} | changes
     with pytest.raises(ValueError, match=says):
         module.attend_float(**arguments)
 
 
 def test_a_list_of_slots_needs_their_numbers():
-    q, kv, ids, steps = problem(19, [70, 70])
+    q, kv, ids, steps = float_problem(19, [70, 70])
     kvs = [device.to_device(kv)] * 2
     with pytest.raises(ValueError, match="slots"):
         module.attend_float(q, kvs, ids, steps)

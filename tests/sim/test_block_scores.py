@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cases.known_faults import index_queries
 from qsa.kernels import ops
 from qsa.kernels.cuda import simulator
 from qsa.reference import exact
@@ -26,10 +27,6 @@ def index_of(rng, max_blocks, geometry=None):
     return index
 
 
-def queries(rng, rows):
-    return rng.standard_normal((rows, 4, 128)).astype(np.float32)
-
-
 def check(q, index, positions, schedule, **settings):
     """Bytes of the exact arithmetic, in what is written and in what is left alone."""
     steps = step_records(positions)
@@ -46,7 +43,7 @@ def check(q, index, positions, schedule, **settings):
 def test_one_row(schedule, positions):
     # From no complete block at all to 65 of them and a tail.
     rng = np.random.default_rng(1)
-    check(queries(rng, 1), index_of(rng, 70), positions, schedule)
+    check(index_queries(rng, 1), index_of(rng, 70), positions, schedule)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 8])
@@ -57,23 +54,23 @@ def test_window(schedule, rows):
     rng = np.random.default_rng(rows)
     positions = [33 + i for i in range(rows)]
     positions[rows // 2] = -1
-    check(queries(rng, rows), index_of(rng, 12), positions, schedule, order="backwards")
+    check(index_queries(rng, rows), index_of(rng, 12), positions, schedule, order="backwards")
 
 
 @pytest.mark.parametrize("schedule", ["warp", "prompt"])
 def test_more_rows_than_a_group(schedule):
     # 17 rows of one prompt, the last group of one row, by one multiprocessor: more groups than thread blocks.
     rng = np.random.default_rng(17)
-    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
-    check(queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=one)
+    single = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(index_queries(rng, 17), index_of(rng, 20), list(range(40, 57)), schedule, properties=single)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_several_turns(schedule):
     # One multiprocessor, five rows: a warp comes back for more blocks, whatever the schedule.
     rng = np.random.default_rng(12)
-    one = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
-    check(queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=one)
+    single = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    check(index_queries(rng, 5), index_of(rng, 70), [141, 3, -1, 271, 272], schedule, properties=single)
 
 
 @pytest.mark.parametrize("schedule", ["warp", "prompt"])
@@ -81,7 +78,7 @@ def test_grid_limit_of_rows(schedule, monkeypatch):
     # The second dimension of a grid ends at 65,535: beyond it a thread block takes several groups.
     monkeypatch.setattr(scores, "MAX_GRID_YZ", 2)
     rng = np.random.default_rng(6)
-    check(queries(rng, 19), index_of(rng, 4), [8 + i % 3 for i in range(19)], schedule)
+    check(index_queries(rng, 19), index_of(rng, 4), [8 + i % 3 for i in range(19)], schedule)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -89,7 +86,7 @@ def test_special_values(schedule):
     # relu keeps a NaN, drops -0 and what is below it; infinities of both signs meet in a sum; subnormals are not
     # flushed; the bonus swallows all but the largest tail scores.
     rng = np.random.default_rng(9)
-    q, index = queries(rng, 2), index_of(rng, 10)
+    q, index = index_queries(rng, 2), index_of(rng, 10)
     index.pooled[0, 5], index.pooled[1, 127] = np.nan, -np.inf
     index.pooled[2, :2] = np.inf
     index.pooled[3], index.pooled[4] = 0, -0.0
@@ -104,7 +101,7 @@ def test_record_beyond_the_index_is_not_carried_out():
     index = to_device(index_of(rng, 5))
     for schedule in SCHEDULES:
         out = np.full((2, 5), POISON)
-        scores.block_scores(queries(rng, 2), index, step_records([20, 19]), out, schedule=schedule)
+        scores.block_scores(index_queries(rng, 2), index, step_records([20, 19]), out, schedule=schedule)
         assert (out == POISON).all(), schedule
 
 
@@ -119,14 +116,14 @@ def refused(reason, *args, **kwargs):
 def test_refusals():
     rng = np.random.default_rng(2)
     index, steps = to_device(index_of(rng, 5)), step_records([3] * 9)
-    assert refused("schedule", queries(rng, 9), index, steps, schedule="multi_query")
-    assert refused("schedule", queries(rng, 9), index, steps, schedule="transposed")
+    assert refused("schedule", index_queries(rng, 9), index, steps, schedule="multi_query")
+    assert refused("schedule", index_queries(rng, 9), index, steps, schedule="transposed")
     small = to_device(index_of(rng, 5, Geometry(idx_dim=64)))
     assert refused("geometry", np.zeros((1, 4, 64), np.float32), small, steps[:1])
     with pytest.raises(ValueError, match="schedule = 'fast'"):
-        scores.block_scores(queries(rng, 9), index, steps, schedule="fast")
+        scores.block_scores(index_queries(rng, 9), index, steps, schedule="fast")
     with pytest.raises(ValueError, match="q_idx"):
-        scores.block_scores(queries(rng, 9)[:, :3], index, steps)
+        scores.block_scores(index_queries(rng, 9)[:, :3], index, steps)
 
 
 def test_standing_schedule(monkeypatch):

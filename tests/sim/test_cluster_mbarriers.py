@@ -8,7 +8,6 @@ from support.cluster_runs import (
     both_orders,
     cuda,
     each_fault,
-    hear,
     int32,
     int64,
     meet,
@@ -16,7 +15,8 @@ from support.cluster_runs import (
     ptx,
     run,
     send,
-    tell,
+    signal,
+    wait_for_signal,
 )
 
 
@@ -59,9 +59,9 @@ def before_the_wait(shared, rank, lane, out):
         ptx.fence_mbarrier_init()
     cuda.syncthreads()
     ptx.cluster_arrive_relaxed()
-    tell(rank, lane, out)
+    signal(rank, lane, out)
     for other in range(3):
-        hear(other, out)
+        wait_for_signal(other, out)
     send(shared, (rank + 1) % 3, lane, 0)
 
 

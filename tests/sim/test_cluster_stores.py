@@ -5,7 +5,6 @@ from support.cluster_runs import (
     await_bytes,
     cuda,
     each_fault,
-    hear,
     int32,
     int64,
     meet,
@@ -13,7 +12,8 @@ from support.cluster_runs import (
     ptx,
     received,
     send,
-    tell,
+    signal,
+    wait_for_signal,
 )
 
 
@@ -84,9 +84,9 @@ def folds_into_what_was_sent(shared, rank, lane, out):
 def to_a_block_that_has_ended(shared, rank, lane, out):
     opened(shared, lane, 0)
     if rank == 2:
-        tell(rank, lane, out)
+        signal(rank, lane, out)
         return
-    hear(2, out)
+    wait_for_signal(2, out)
     send(shared, 2, lane, 0)
 
 

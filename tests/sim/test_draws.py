@@ -1,4 +1,4 @@
-"""Tokens drawn where the logits are: an engine's texts are the CPU's, and no logits come to the host."""
+"""Tokens drawn on the device: an engine's texts are the CPU's, and no logits are copied to the host."""
 
 import copy
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cases.draw_cases import JOBS, LEFT, Told, Watching
+from cases.draw_cases import DEVICE_JOBS, HOST_JOBS, CountingRunner, ExpectedTexts
 from cases.model_cases import NARROW_CONFIG
 from qsa.engine import sampling
 from qsa.engine.device_sampling import DrawParameters, draw_arrays
@@ -26,7 +26,7 @@ PROGRAMS = {name: getattr(program, name) for name in ("Program", "Staging", "pro
 
 
 def device(**changes):
-    """The CPU's kernels behind a device's manners, and the sampler of the CUDA backend."""
+    """The CPU's kernels with copies to and from a device, and the sampler of the CUDA backend."""
     moves = {"to_device": copy.deepcopy, "to_host": copy.deepcopy, "row_sampler": lanes}
     return SimpleNamespace(**{name: getattr(cpu, name) for name in OPERATIONS} | PROGRAMS | moves | changes)
 
@@ -37,8 +37,8 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def told(model):
-    return Told(model, [*JOBS, *LEFT])
+def expected(model):
+    return ExpectedTexts(model, [*DEVICE_JOBS, *HOST_JOBS])
 
 
 @pytest.fixture
@@ -64,51 +64,51 @@ def rows(monkeypatch):
 
 @pytest.mark.parametrize("slots", [1, 3, 6])
 @pytest.mark.parametrize("drafting", [False, True])
-def test_texts_are_the_cpus_and_no_logits_come_to_the_host(told, on_device, rows, slots, drafting):
-    runner = Watching(on_device)
-    requests = told.check(on_device, runner, slots, JOBS, drafting)
-    assert runner.brought == 0
+def test_texts_are_the_cpus_and_no_logits_come_to_the_host(expected, on_device, rows, slots, drafting):
+    runner = CountingRunner(on_device)
+    requests = expected.check(on_device, runner, slots, DEVICE_JOBS, drafting)
+    assert runner.logits_copied == 0
     # Every row that ran drew: those of the windows, and one for each prompt.
-    statistics = [one.statistics for one in requests.values()]
-    assert sum(rows) == sum(one.drafted + one.rounds + 1 for one in statistics)
+    statistics = [request.statistics for request in requests.values()]
+    assert sum(rows) == sum(each.drafted + each.rounds + 1 for each in statistics)
     if slots == 1:
-        assert len(rows) == sum(one.rounds + 1 for one in statistics)
+        assert len(rows) == sum(each.rounds + 1 for each in statistics)
     else:
-        assert len(rows) < sum(one.rounds for one in statistics)  # one launch for all slots of a window
+        assert len(rows) < sum(each.rounds for each in statistics)  # one launch for all slots of a window
 
 
-def test_a_runner_without_programs_draws_there_too(told, on_device, rows):
+def test_a_runner_without_programs_draws_on_the_device(expected, on_device, rows):
     class Plain(Runner):
         def logits(self, x):
             raise AssertionError("logits came to the host")
 
-    told.check(on_device, Plain(on_device), 3, JOBS)
+    expected.check(on_device, Plain(on_device), 3, DEVICE_JOBS)
     assert rows
 
 
-def test_long_lists_and_rejection_sampling_are_drawn_on_the_host(told, on_device, rows):
+def test_long_lists_and_rejection_sampling_are_drawn_on_the_host(expected, on_device, rows):
     before = ops.refusals().get(("sample", "capacity"), 0)
-    runner = Watching(on_device)
-    told.check(on_device, runner, 4)
-    assert runner.brought and rows
+    runner = CountingRunner(on_device)
+    expected.check(on_device, runner, 4)
+    assert runner.logits_copied and rows
     assert ops.refusals()[("sample", "capacity")] > before
     rows.clear()
-    told.check(on_device, Watching(on_device), 2, LEFT)
+    expected.check(on_device, CountingRunner(on_device), 2, HOST_JOBS)
     assert not rows
 
 
-def test_a_vocabulary_beyond_the_device_is_drawn_on_the_host(told, on_device, rows, monkeypatch):
+def test_a_vocabulary_beyond_the_device_is_drawn_on_the_host(expected, on_device, rows, monkeypatch):
     monkeypatch.setattr(lanes, "MOST_VOCAB", 31)
-    runner = Watching(on_device)
-    told.check(on_device, runner, 3, JOBS)
-    assert runner.brought and not rows
+    runner = CountingRunner(on_device)
+    expected.check(on_device, runner, 3, DEVICE_JOBS)
+    assert runner.logits_copied and not rows
 
 
-def test_a_batch_in_the_simulator(told, on_device):
+def test_a_batch_in_the_simulator(expected, on_device):
     """The kernel itself, lane by lane: windows of one to four rows over three slots."""
-    launched, runner = simulator.launches().get("sample", 0), Watching(on_device)
-    told.shortened(["greedy, penalised", "drawn", "penalised"], 5).check(on_device, runner, 3)
-    assert simulator.launches()["sample"] > launched and runner.brought == 0
+    launched, runner = simulator.launches().get("sample", 0), CountingRunner(on_device)
+    expected.shortened(["greedy, penalised", "drawn", "penalised"], 5).check(on_device, runner, 3)
+    assert simulator.launches()["sample"] > launched and runner.logits_copied == 0
 
 
 def test_rows_of_a_window_draw_after_the_drafts_before_them():

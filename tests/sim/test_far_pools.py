@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from cases.append_cases import SMALL, poisoned, vectors
-from cases.attend_cases import FORMATS, bits
-from cases.attend_cases import problem as exact_problem
+from cases.attend_cases import FORMATS, exact_problem
 from qsa.kernels.cuda import simulator
 from qsa.kernels.cuda.simulator import SimulationError
 from qsa.kernels.cuda.simulator import memory as simulate_memory
 from qsa.reference import exact
 from qsa.reference.exact import append_kv
 from qsa.reference.geometry import step_records
-from support.float_attention import problem as float_problem
+from support.arrays import bits
+from support.float_attention import float_problem
 
 attend, attend_call, attend_float = (simulator.load(name) for name in ("attend", "common.pools", "attend_float.launch"))
 appending, gather, device = (simulator.load(name) for name in ("append_kv", "attend_exact.gather", "device.containers"))
@@ -68,12 +68,12 @@ def test_append_kv(far, format):
     geometry = replace(SMALL, head_dim=256)
     rng = np.random.default_rng(1)
     kv = poisoned(format, 8, geometry)
-    there = far(device.to_device(kv))
+    moved = far(device.to_device(kv))
     k, v = vectors(rng, 3, geometry), vectors(rng, 3, geometry)
     steps = step_records([0, 5, 7], geometry=geometry)
     append_kv(k, v, kv, steps)
-    assert appending.append_kv(k, v, there, steps)
-    same_pools(kv, there)
+    assert appending.append_kv(k, v, moved, steps)
+    same_pools(kv, moved)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)

@@ -26,7 +26,7 @@ def test_windows_of_two_sequences_and_a_draft_agree_with_the_cpu():
         states = [model.init_state(20, kv_format="fp16") for _ in range(2)]
         said = []
         for cut in (slice(0, 14), slice(14, 16)):
-            output = model.run([one[cut] for one in ids], states)
+            output = model.run([sequence[cut] for sequence in ids], states)
             said.append(model.logits(output.x))
         draft = model.draft.init_state(8, kv_format="fp16")
         said.append(model.logits(model.draft.forward(output.streams[:2], ids[0, :2], [0], [2], [draft])[0]))

@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
-from cases.known_faults import FaultBackend
 from cases.known_faults_attend import *  # noqa: F403
 from cases.known_faults_index import *  # noqa: F403
 from cases.known_faults_select import *  # noqa: F403
 from cases.known_faults_step import *  # noqa: F403
 from qsa.kernels.cuda import simulator
 from qsa.kernels.cuda.toolchain.host import Properties
+from support.backend import SIMULATOR, Backend
 
 MACHINES = tuple(
     partial(simulator.configured, properties=Properties("older", capability, 4, 64 << 10, 64 << 10, 4 << 20))
@@ -26,4 +26,4 @@ MACHINES = tuple(
 
 @pytest.fixture(scope="module", params=["simulator"])
 def backend(request):
-    return FaultBackend("support.simulated", small=True, machines=MACHINES)
+    return Backend(SIMULATOR, MACHINES)

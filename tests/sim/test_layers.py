@@ -5,38 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cases.layer_cases import (  # noqa: F401
-    Backend,
-    equal,
-    spread,
-    stacked_experts,
-    test_bad_input_is_named,
-    test_bytes_are_those_of_the_exact_arithmetic,
-    test_columns_of_a_wider_array,
-    test_experts_of_one_expert_and_of_none,
-    test_launches,
-    test_linear_and_experts_read_columns_too,
-    test_linear_of_any_weights,
-    test_linear_of_the_largest_products,
-    test_norms_of_any_width,
-    test_route_of_ties_and_special_numbers,
-)
+from cases.layer_cases import *  # noqa: F403
+from cases.layer_cases import equal, stacked_experts
 from qsa.kernels.cuda import simulator
 from qsa.reference.exact import layers as exact
-from support.attention import generator
+from support.arrays import generator, normal
 from support.layer_problems import stacked
-
-
-class _Device:
-    """Arrays of the host are those of the device: nothing is copied, so that views stay views."""
-
-    to_device = to_host = staticmethod(lambda x: x)
-    array_module = staticmethod(lambda: np)
-
-
-@pytest.fixture(scope="module")
-def backend():
-    return Backend(simulator.load("layers"), _Device, simulator.launches)
 
 
 def test_without_tensor_cores(backend):
@@ -44,13 +18,13 @@ def test_without_tensor_cores(backend):
     rng = generator(3)
     weight = stacked(rng, 17, 70)
     gate_up, down = stacked_experts(rng, 2, 5, 9)
-    turing = replace(simulator.settings.properties, compute_capability=(7, 5))
+    layers, turing = backend.layers, replace(simulator.settings.properties, compute_capability=(7, 5))
     with simulator.configured(properties=turing):
         for rows in (1, 9):
-            x = spread(rng, rows, 70)
-            equal(backend.linear(x, backend.load_linear(weight)), exact.linear(x, weight))
-        x, shares, ids = spread(rng, 9, 9), spread(rng, 9, 1), rng.integers(0, 2, (9, 1))
-        got = backend.experts(x, ids, shares, backend.load_linear(gate_up), backend.load_linear(down))
+            x = normal(rng, rows, 70)
+            equal(layers.linear(x, layers.load_linear(weight)), exact.linear(x, weight))
+        x, shares, ids = normal(rng, 9, 9), normal(rng, 9, 1), rng.integers(0, 2, (9, 1))
+        got = layers.experts(x, ids, shares, layers.load_linear(gate_up), layers.load_linear(down))
     equal(got, exact.experts(x, ids, shares, gate_up, down))
 
 

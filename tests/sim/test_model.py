@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cases.model_cases import NARROW_CONFIG, Story, same
+from cases.model_cases import NARROW_CONFIG, Scenario, check_same_results
 from qsa.engine.graph_runner import GraphRunner, make_runner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
@@ -26,16 +26,16 @@ WIDE = 32
 
 def simulated_layers():
     """The layers in the simulator, but for the widest matrices."""
-    lanes = simulator.load("layers")
+    simulated = simulator.load("layers")
 
     def load_linear(weight):
         wide = weight.codes.ndim == 2 and len(weight.codes) > WIDE
-        return (cpu if wide else SimpleNamespace(layers=lanes)).layers.load_linear(weight)
+        return (cpu if wide else SimpleNamespace(layers=simulated)).layers.load_linear(weight)
 
     def linear(x, weight):
-        return (lanes if hasattr(weight, "outputs") else cpu.layers).linear(x, weight)
+        return (simulated if hasattr(weight, "outputs") else cpu.layers).linear(x, weight)
 
-    names = {name: getattr(lanes, name) for name in lanes.__all__}
+    names = {name: getattr(simulated, name) for name in simulated.__all__}
     return SimpleNamespace(**names | {"load_linear": load_linear, "linear": linear})
 
 
@@ -44,52 +44,52 @@ def model():
     return ExactModel.from_model(random_model(NARROW_CONFIG, 5, draft=True), backend=cpu)
 
 
-def placed(state):
-    """A model's state on the device."""
+def on_device(state):
+    """A copy of a model's state with its arrays on the device."""
     copied = copy.deepcopy(state)
-    for one in copied.attention:
-        names = ("kv", "index") if isinstance(one, qsa.State) else ("memory", "past")
+    for layer in copied.attention:
+        names = ("kv", "index") if isinstance(layer, qsa.State) else ("memory", "past")
         for name in names:
-            setattr(one, name, device.to_device(getattr(one, name)))
+            setattr(layer, name, device.to_device(getattr(layer, name)))
     return copied
 
 
 def arrays_of(state, to_host):
     """Every array of a model's state, its containers brought to the host."""
-    for one in state.attention:
-        if isinstance(one, qsa.State):
-            kv, index = to_host(one.kv), to_host(one.index)
+    for layer in state.attention:
+        if isinstance(layer, qsa.State):
+            kv, index = to_host(layer.kv), to_host(layer.index)
             yield from (kv.pool.k.codes, kv.pool.k.scale, kv.pool.v.codes, kv.pool.v.scale)
             yield from (index.tail, index.dead, index.pooled)
         else:
-            yield from (one.memory, one.past)
-    yield from (array for one in state.ple if one is not None for array in (one.tokens, one.past))
+            yield from (layer.memory, layer.past)
+    yield from (array for ple in state.ple if ple is not None for array in (ple.tokens, ple.past))
 
 
 def test_a_window_of_two_sequences_and_a_draft(model):
     """One sequence selects, the other attends to all it has; then rows of the draft layer. Bytes of the CPU's run."""
     operations = {name: getattr(simulator.load(name), name) for name in OPERATIONS}
     backend = SimpleNamespace(layers=simulated_layers(), to_device=device.to_device, **operations)
-    lanes = ExactModel(model.config, model.stored, backend=backend)
-    lanes.batch_windows = True
+    simulated = ExactModel(model.config, model.stored, backend=backend)
+    simulated.batch_windows = True
     rng = np.random.default_rng(1)
     states = [model.init_state(24), model.init_state(24)]
     model.run([rng.integers(1, 32, 14), rng.integers(1, 32, 2)], states)
-    others = [placed(state) for state in states]
+    others = [on_device(state) for state in states]
     ids = [rng.integers(1, 32, 2), rng.integers(1, 32, 1)]
-    want, got = model.run(ids, states), lanes.run(ids, others)
+    want, got = model.run(ids, states), simulated.run(ids, others)
     assert got.streams.tobytes() == want.streams.tobytes()
-    assert lanes.logits(got.x).tobytes() == model.logits(want.x).tobytes()
+    assert simulated.logits(got.x).tobytes() == model.logits(want.x).tobytes()
     for state, other in zip(states, others, strict=True):
         assert state.n == other.n
         for a, b in zip(arrays_of(state, lambda x: x), arrays_of(other, device.to_host), strict=True):
             assert a.dtype == b.dtype and a.tobytes() == b.tobytes()
-    drafts = [one.draft.forward(want.streams[2:], [5], [0], [1], [one.draft.init_state(8)]) for one in (model, lanes)]
+    drafts = [m.draft.forward(want.streams[2:], [5], [0], [1], [m.draft.init_state(8)]) for m in (model, simulated)]
     assert all(a.tobytes() == b.tobytes() for a, b in zip(*drafts, strict=True))
 
 
 class Counting:
-    """The CPU's kernels behind a device's manners: containers are copied there and back, calls are counted."""
+    """The CPU's kernels with copies to and from a device; ``calls`` counts the calls of each operation."""
 
     def __init__(self):
         self.calls, self.layers = Counter(), cpu.layers
@@ -108,20 +108,20 @@ class Counting:
         return call
 
 
-def tell(story):
+def run_all(scenario):
     """Prompts before and beyond the budget; windows of 1 to 8 rows, kept whole and in part; batches; drafts."""
-    for place, chunks in enumerate(((9, 30), (3,), (12,))):
-        story.prompt(place, *chunks)
+    for index, chunks in enumerate(((9, 30), (3,), (12,))):
+        scenario.prompt(index, *chunks)
     for rows in range(1, 9):
         for keep in (rows, (rows + 1) // 2, 1):
-            story.window((rows, 0, 0), (keep, 0, 0))
-        story.draft(0)
+            scenario.window((rows, 0, 0), (keep, 0, 0))
+        scenario.draft(0)
     for counts, keeps in (((1, 1, 1), None), ((2, 3, 3), (1, 3, 2)), ((4, 0, 4), (4, 0, 1)), ((1, 2, 1), (1, 1, 1))):
         for _ in range(2):
-            story.window(counts, keeps)
-        story.draft(*(place for place, count in enumerate(counts) if count))
-    story.digests()
-    return story
+            scenario.window(counts, keeps)
+        scenario.draft(*(index for index, count in enumerate(counts) if count))
+    scenario.digests()
+    return scenario
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -129,34 +129,34 @@ def test_programs_change_no_byte(model, together):
     other = ExactModel(model.config, model.stored, backend=Counting())
     with override(batch_qsa_attn=together):
         assert isinstance(make_runner(other), GraphRunner) and type(make_runner(model)) is Runner
-        same(tell(Story(other, 3, 256)), tell(Story(model, 3, 256)))
+        check_same_results(run_all(Scenario(other, 3, 256)), run_all(Scenario(model, 3, 256)))
         assert other.batch_windows == together
 
 
 def test_a_call_whose_slots_have_new_arrays_is_made_anew_and_a_bad_one_changes_nothing(model):
     other = ExactModel(model.config, model.stored, backend=Counting())
-    one, two = Story(model, 1, 64), Story(other, 1, 64)
-    for story in (one, two):
-        story.prompt(0, 9)
-        story.window((3,), (2,))
-        story.slots[0].state.attention[0].memory = story.slots[0].state.attention[0].memory.copy()
-        story.window((3,), (1,))
+    want, got = Scenario(model, 1, 64), Scenario(other, 1, 64)
+    for scenario in (want, got):
+        scenario.prompt(0, 9)
+        scenario.window((3,), (2,))
+        scenario.slots[0].state.attention[0].memory = scenario.slots[0].state.attention[0].memory.copy()
+        scenario.window((3,), (1,))
         for bad in ([[99]], [[]]):
             with pytest.raises(ValueError, match=r"99: 0 to 31|non-empty"):
-                story.runner.run(bad, story.slots)
+                scenario.runner.run(bad, scenario.slots)
         with pytest.raises(ValueError, match="the state holds 64"):
-            story.prompt(0, 60)
-        story.window((3,), (3,))
-        story.digests()
-    same(two, one)
+            scenario.prompt(0, 60)
+        scenario.window((3,), (3,))
+        scenario.digests()
+    check_same_results(got, want)
 
 
 def test_no_more_calls_are_kept_than_asked_for(model):
     other = ExactModel(model.config, model.stored, backend=Counting())
-    story = Story(other, 1, 64, runner=GraphRunner(other, max_graphs=2))
+    scenario = Scenario(other, 1, 64, runner=GraphRunner(other, max_graphs=2))
     for rows in (1, 2, 3, 1):
-        story.window((rows,))
-    assert len(story.runner.graphs) == 2
+        scenario.window((rows,))
+    assert len(scenario.runner.graphs) == 2
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -165,11 +165,11 @@ def test_the_batch_switch_selects_and_attends_once_for_all_slots(model, together
     backend = Counting()
     other = ExactModel(model.config, model.stored, backend=backend)
     with override(batch_qsa_attn=together):
-        story = Story(other, 3, 64)
-        for place in range(3):
-            story.prompt(place, 13)
+        scenario = Scenario(other, 3, 64)
+        for index in range(3):
+            scenario.prompt(index, 13)
         backend.calls.clear()
-        story.window((1, 2, 1))
+        scenario.window((1, 2, 1))
     once = 1 if together else 3
     expected = {"append_kv": 1, "append_index": 3, "block_scores": 3, "select": once, "attend": once}
     assert backend.calls == expected

@@ -27,8 +27,8 @@ def with_extremes(rng, n):
     """Few levels, so that ties straddle every cut, with NaN, infinities and both zeros among them."""
     scores = rng.integers(-2, 3, n).astype(np.float32)
     odd = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0], np.float32)
-    places = rng.integers(0, n, n // 2)
-    scores[places] = odd[rng.integers(0, len(odd), len(places))]
+    indices = rng.integers(0, n, n // 2)
+    scores[indices] = odd[rng.integers(0, len(odd), len(indices))]
     return scores
 
 
@@ -137,12 +137,12 @@ def test_refusals():
 
 
 def test_standing_schedule():
-    one, many = 33 * 1024, 33 * 1024 + 1
-    scratch = np.zeros(select.scratch_shape(1, many), np.int32)
-    assert select.standing_schedule(1, one) == "registers"
-    assert select.standing_schedule(1, many) == "wide"
-    assert select.standing_schedule(1, many, scratch) == "spread"
-    assert select.standing_schedule(2, many, scratch) == "wide"
+    most, more = 33 * 1024, 33 * 1024 + 1
+    scratch = np.zeros(select.scratch_shape(1, more), np.int32)
+    assert select.standing_schedule(1, most) == "registers"
+    assert select.standing_schedule(1, more) == "wide"
+    assert select.standing_schedule(1, more, scratch) == "spread"
+    assert select.standing_schedule(2, more, scratch) == "wide"
     wide = 1 << 16
     assert [select.standing_schedule(1, n) for n in (wide, wide + 1)] == ["wide", "spread"]
     assert [select.standing_schedule(rows, wide + 1) for rows in (64, 65)] == ["spread", "wide"]

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cases.attend_cases import problem
+from cases.attend_cases import exact_problem
 from qsa.kernels.cuda import simulator
 from qsa.reference.geometry import step_records
 
@@ -36,7 +36,7 @@ def now(monkeypatch):
 
 
 def of_attend(record, stream=None):
-    q, kv, ids, steps = problem(1, [70])
+    q, kv, ids, steps = exact_problem(1, [70])
     record(attend, lambda arguments: arguments[-2])
     attend.attend(q, device.to_device(kv), ids, steps, arithmetic="exact", schedule="split", splits=2, stream=stream)
 
@@ -65,8 +65,8 @@ def scratch_of(monkeypatch):
             monkeypatch.setattr(module, "launch", launch)
 
         call(record, **options)
-        (one,) = found
-        return one
+        (scratch,) = found
+        return scratch
 
     return given
 
@@ -111,8 +111,8 @@ def test_two_threads_share_the_scratch_of_a_stream_they_share(now, scratch_of, c
         return found
 
     with ThreadPoolExecutor(2) as pool:
-        one, other = pool.map(run, range(2))
-    assert (one is other) == shared and np.shares_memory(one, other) == shared
+        first, second = pool.map(run, range(2))
+    assert (first is second) == shared and np.shares_memory(first, second) == shared
 
 
 @pytest.mark.parametrize("handle", [0, 2, 79])
@@ -133,5 +133,5 @@ def test_the_scratch_of_attend_is_unset_and_grows(now, scratch_of):
     small = attend._scratch.get((1,))
     large = scratch_of(of_attend)
     assert large is not small and large.size > small.size == 1
-    for one in (small, large):
-        assert one.dtype == np.int64 and (one == attend.UNSET).all()
+    for scratch in (small, large):
+        assert scratch.dtype == np.int64 and (scratch == attend.UNSET).all()

@@ -7,11 +7,7 @@ from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.kv import PagedKV
 
 SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=2, idx_dim=32, budget=32)
-"""The real shape at a tenth of the work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
-
-
-def generator(seed):
-    return np.random.Generator(np.random.Philox(seed))
+"""A geometry of a tenth of the real one's work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
 
 
 def fill(rng, n, fmt, page_size=4, geometry=REAL, shuffle=True, spread=1.0):
@@ -38,13 +34,3 @@ def record(width, n_kv=None):
     """A step record [1, 4] with ``width`` chosen freely: attention reads nothing else."""
     n_kv = width if n_kv is None else n_kv
     return np.array([[n_kv - 1, n_kv, n_kv // 4, width]], np.int32)
-
-
-def same_bytes(a, b):
-    """Whether two float32 arrays hold the same bits throughout."""
-    return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
-
-
-def relative_error(got, want):
-    """Norm of the difference over the norm of ``want``."""
-    return np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)

@@ -15,7 +15,7 @@ both_orders = pytest.mark.parametrize("order", ["forwards", "backwards"])
 
 
 def run(body, order="forwards", cluster=3, lanes=32):
-    """``body(shared, rank, lane, out)`` on every lane of three blocks; what it wrote to ``out`` [3, lanes]."""
+    """Run ``body(shared, rank, lane, out)`` on every lane of three blocks. Returns ``out`` [3, lanes] int64."""
 
     @compiler.kernel()
     def kernel(out):
@@ -48,7 +48,7 @@ def meet():
 
 
 def opened(shared, lane, n_bytes, expects=True):
-    """An mbarrier of one arrival at ``shared``, of which the cluster knows afterwards."""
+    """Initialise an mbarrier of one arrival at ``shared`` and make it visible to the cluster."""
     if lane == 0:
         ptx.mbarrier_init(shared, int32(1))
         ptx.fence_mbarrier_init()
@@ -58,9 +58,9 @@ def opened(shared, lane, n_bytes, expects=True):
     meet()
 
 
-def send(shared, to, place, value, counts=0):
-    """Eight bytes to the ``place``-th word of eight bytes of rank ``to``."""
-    at = ptx.map_shared(int32(shared + DATA + 8 * place), to)
+def send(shared, to, index, value, counts=0):
+    """Eight bytes to word ``index`` of eight bytes of rank ``to``."""
+    at = ptx.map_shared(int32(shared + DATA + 8 * index), to)
     ptx.st_async_i64(at, int64(value), ptx.map_shared(int32(shared + counts), to))
 
 
@@ -70,18 +70,18 @@ def await_bytes(mbarrier):
         pass
 
 
-def tell(rank, lane, out):
-    """By way of global memory; it orders nothing else."""
+def signal(rank, lane, out):
+    """Write a signal to global memory, which orders no other access."""
     if lane == 0:
         out[rank, 0] = 1
 
 
-def hear(rank, out):
-    """Wait until ``rank`` tells."""
+def wait_for_signal(rank, out):
+    """Wait for the signal of ``rank``."""
     while ptx.ld_global_relaxed_i64(ptx.global_base(out) + 8 * 32 * rank) != 1:
         pass
 
 
-def received(shared, place):
-    """What :func:`send` brought."""
-    return ptx.ld_shared_i64(int32(shared + DATA + 8 * place))
+def received(shared, index):
+    """The word ``index`` that :func:`send` wrote."""
+    return ptx.ld_shared_i64(int32(shared + DATA + 8 * index))

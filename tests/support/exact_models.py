@@ -1,4 +1,4 @@
-"""Small models of real proportions for tests of the exact arithmetic: every part is there."""
+"""Small models with every part, for tests of the exact arithmetic."""
 
 import numpy as np
 

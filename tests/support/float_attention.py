@@ -9,11 +9,9 @@ from qsa.reference.append_kv import append_kv
 from qsa.reference.attend import attend, selected_cells
 from qsa.reference.chunked import chunk_attention
 from qsa.reference.formats import rotate
-from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
-
-SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=2, idx_dim=32, budget=32)
-"""The real shape at a tenth of the work: 2 KV heads, groups of 64 and 32 dims, a rotation of 64."""
+from support.arrays import generator, relative_error
+from support.attention import SMALL
 
 FORMATS = ("int8", "q4_0", "k8v4", "fp16")
 
@@ -21,10 +19,6 @@ BOUND = 2
 """How many times the error of NumPy's float32 chunks the kernels' error may be. Both sum in float32, in another order;
 the kernels' exp2 is an instruction of 2 ulp whose argument is a product in log2 units, each about as large as the
 rounding of a score. On a device the ratio is 0.8 to 1; of the few numbers of a small problem it is up to 1.7."""
-
-
-def generator(seed):
-    return np.random.Generator(np.random.Philox(seed))
 
 
 def store(rng, fmt, cells, geometry, page_size=4, missing=()):
@@ -79,10 +73,6 @@ def yardstick(q, kv, ids, steps):
     return out
 
 
-def relative_error(got, want):
-    return np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want)
-
-
 def check_error(got, q, kv, ids, steps):
     """The error against float64 is within BOUND of the yardstick's. Returns both, for a report."""
     want = attend(q, kv, ids, steps)
@@ -91,11 +81,7 @@ def check_error(got, q, kv, ids, steps):
     return mine, theirs
 
 
-def same_bytes(a, b):
-    return a.dtype == b.dtype == np.float32 and np.array_equal(a.view(np.uint32), b.view(np.uint32))
-
-
-def problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
+def float_problem(seed, widths, fmt="int8", cells=330, cap=None, geometry=SMALL, **options):
     """q, PagedKV, ids and steps of rows that select ``widths`` cells."""
     rng = generator(seed)
     kv = store(rng, fmt, cells, geometry, **options)

@@ -1,25 +1,32 @@
-"""Device arrays between guard words, and calls captured in a graph."""
+"""Buffers on the device between guard bytes, and calls captured in a graph."""
 
 import numpy as np
 
-GUARD = 0x5EED5EED
-WORDS = 1024
+GUARD_BYTES = 4096
+"""Guard bytes on either side of a buffer; CuPy's alignment is kept."""
+
+GUARD, POISON = 0xA5, 0xFF
 
 
 class Guarded:
-    """A 4-byte array on the device, filled with ``fill``, with guard words on both sides."""
+    """``array`` [*shape] of ``dtype`` with guard bytes on both sides, in arrays of ``xp`` (NumPy or CuPy).
 
-    def __init__(self, shape, dtype, fill):
-        import cupy
+    It is full of ``fill``; where that is None, of NaN, or of -1 in integers.
+    """
 
-        size = int(np.prod(shape))
-        self.words = cupy.full(size + 2 * WORDS, GUARD, np.uint32)
-        self.array = self.words[WORDS : WORDS + size].view(dtype).reshape(shape)
-        self.array.fill(fill)
+    def __init__(self, shape, dtype, fill, xp):
+        n_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        self._bytes = xp.full(n_bytes + 2 * GUARD_BYTES, GUARD, np.uint8)
+        self._bytes[GUARD_BYTES : GUARD_BYTES + n_bytes] = POISON
+        self.array = self._bytes[GUARD_BYTES : GUARD_BYTES + n_bytes].view(dtype).reshape(shape)
+        if fill is not None:
+            self.array.fill(fill)
 
-    def intact(self):
-        """Whether every guard word is as it was."""
-        return bool((self.words[:WORDS] == GUARD).all() and (self.words[-WORDS:] == GUARD).all())
+    def check(self, name):
+        """Raises AssertionError when a guard byte has changed; the message gives ``name``, the side and the byte."""
+        for side, guard in (("before", self._bytes[:GUARD_BYTES]), ("after", self._bytes[-GUARD_BYTES:])):
+            changed = (guard != GUARD).nonzero()[0]
+            assert not changed.size, f"{name}: {changed.size} bytes written {side} the buffer, first at {changed[0]}"
 
 
 def captured(call):

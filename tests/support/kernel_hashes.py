@@ -1,6 +1,6 @@
 """Run every CPU kernel once and print a hash of what each wrote: ``python -m support.kernel_hashes``.
 
-``test_kernels_machine.py`` runs it as processes of different thread counts and processor features.
+``test_machine.py`` runs it as processes of different thread counts and processor features.
 """
 
 import json
@@ -12,7 +12,7 @@ from qsa.kernels import cpu
 from qsa.reference.geometry import step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
-from support.attention import generator
+from support.arrays import generator
 from support.layer_problems import PROBLEMS, conv_problem, delta_problem
 
 

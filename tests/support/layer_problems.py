@@ -9,24 +9,22 @@ from typing import NamedTuple
 import numpy as np
 
 from qsa.reference.exact.layers.linear import QuantisedLinear, quantise
-from support.attention import generator
+from support.arrays import generator, normal
 
 _rng = generator(31)
 EPS = 1e-6
 
 
-def normal(*shape):
-    return _rng.standard_normal(shape).astype(np.float32)
-
-
-MATRIX = quantise(normal(37, 600))
-NARROW = quantise(normal(70, 40))
-GATE_UP, DOWN = quantise(normal(5, 52, 100)), quantise(normal(5, 100, 26))
-WEIGHT, STREAM_WEIGHT, HEAD_WEIGHT = normal(100), normal(3, 45), normal(48)
-RATE, BIAS = np.exp(normal(6)), normal(6)
+MATRIX = quantise(normal(_rng, 37, 600))
+NARROW = quantise(normal(_rng, 70, 40))
+GATE_UP, DOWN = quantise(normal(_rng, 5, 52, 100)), quantise(normal(_rng, 5, 100, 26))
+WEIGHT, STREAM_WEIGHT, HEAD_WEIGHT = normal(_rng, 100), normal(_rng, 3, 45), normal(_rng, 48)
+RATE, BIAS = np.exp(normal(_rng, 6)), normal(_rng, 6)
 
 
 class Problem(NamedTuple):
+    """A layer's inputs and its call: ``rows(rng, n)`` and ``run(layers, *rows)`` give arrays [n, ...]."""
+
     rows: object
     run: object
 
@@ -42,6 +40,7 @@ def spread(*shape):
 
 
 def several(*makers):
+    """The inputs of several makers as one list."""
     return lambda rng, n: [make(rng, n) for make in makers]
 
 
@@ -101,25 +100,21 @@ SPECIALS = np.array([0, -0.0, 1e-45, -1e-40, 1.17549435e-38, 3.4e38, -3.4e38, 1e
 
 
 def special_rows(problem, n=12, seed=8):
-    """Rows of which several hold zeros, denormals and the largest numbers, and one each NaN, inf and nothing but 0."""
+    """Inputs of ``problem`` whose rows 2 to 8 hold zeros, subnormals and the largest numbers; row 9 is 0, row 10 has a
+    NaN, row 11 an infinity."""
     rng = generator(seed)
     arrays = problem.rows(rng, n)
     for x in arrays:
         if x.dtype == np.float32:
             flat = x.reshape(n, -1)
             for row in range(2, 8):
-                place = rng.integers(0, flat.shape[1], 3)
-                flat[row, place] = rng.choice(SPECIALS, 3)
+                columns = rng.integers(0, flat.shape[1], 3)
+                flat[row, columns] = rng.choice(SPECIALS, 3)
             flat[8] = rng.choice(SPECIALS[:5], flat.shape[1])
             flat[9] = 0
             flat[10, 0] = np.nan
             flat[11, -1] = np.inf
     return arrays
-
-
-def bits(x):
-    """``x`` as integers, so that NaN and -0 are compared as bits."""
-    return x.view(np.uint32) if x.dtype == np.float32 else x
 
 
 def stacked(rng, out, inputs):

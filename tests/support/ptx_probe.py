@@ -23,8 +23,8 @@ def build(compiler, ptx):
     def probe(integers, floats, out, wide):
         base = ptx.shared_base(cuda.shared.array(0, compiler.int32))
         t = int32(cuda.threadIdx.x)
-        place = int64(t) * 4
-        source, target = ptx.global_base(integers) + place, ptx.global_base(out) + place
+        offset = int64(t) * 4
+        source, target = ptx.global_base(integers) + offset, ptx.global_base(out) + offset
         a, b, c = integers[0, t], integers[1, t], integers[2, t]
         x = floats[0, t]
         for i in range(INTEGERS):

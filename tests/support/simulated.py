@@ -8,4 +8,5 @@ append_index = simulator.load("append_index").append_index
 block_scores = simulator.load("block_scores").block_scores
 select = simulator.load("select").select
 attend = simulator.load("attend").attend
+layers = simulator.load("layers")
 to_device, to_host = simulator.load("device").to_device, simulator.load("device").to_host

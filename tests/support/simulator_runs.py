@@ -1,4 +1,4 @@
-"""Running a kernel in the simulator, well or with the fault that is expected."""
+"""Run a kernel in the simulator, with or without an expected fault."""
 
 from pathlib import Path
 

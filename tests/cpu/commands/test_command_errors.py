@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qsa.engine import Sampling
+from qsa.engine import Sampling, memory
 from qsa.parity.commands.generate import SAMPLING
 from qsa.reference.exact.sampler import constants
 from support.command_models import make, make_undrafted, run

@@ -2,14 +2,14 @@
 
 import pytest
 
-from cases.known_faults import FaultBackend
 from cases.known_faults_attend import *  # noqa: F403
 from cases.known_faults_index import *  # noqa: F403
 from cases.known_faults_large import *  # noqa: F403
 from cases.known_faults_select import *  # noqa: F403
 from cases.known_faults_step import *  # noqa: F403
+from support.backend import Backend
 
 
 @pytest.fixture(scope="module", params=["exact", "cpu"])
 def backend(request):
-    return FaultBackend(request.param)
+    return Backend(request.param)

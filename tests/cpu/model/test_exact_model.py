@@ -6,8 +6,8 @@ import pytest
 from qsa.model import ExactModel, TextModel, qsa
 from qsa.reference import TINY_CONFIG, random_model
 from qsa.reference.exact.layers.linear import QuantisedLinear
+from support.arrays import bits
 from support.exact_models import SMALL_CONFIG, round_kv, small_model
-from support.layer_problems import bits
 
 N = 150
 EOS = SMALL_CONFIG.eos_token_id

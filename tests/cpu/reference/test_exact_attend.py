@@ -11,7 +11,8 @@ from qsa.reference.chunked import chunk_attention
 from qsa.reference.exact import attend
 from qsa.reference.formats import EXACT_FORMATS, rotate
 from qsa.reference.geometry import REAL
-from support.attention import SMALL, fill, generator, record, relative_error, same_bytes, store
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import SMALL, fill, record, store
 
 formats = pytest.mark.parametrize("fmt", EXACT_FORMATS)
 

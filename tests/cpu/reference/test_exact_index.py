@@ -13,7 +13,7 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.layers.rope import rope_table
 from qsa.reference.select import select as select_sorted
-from support.attention import generator, same_bytes
+from support.arrays import generator, same_bytes
 
 f32 = np.float32
 

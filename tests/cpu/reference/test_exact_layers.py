@@ -10,8 +10,8 @@ from qsa.reference.exact.layers.linear import QuantisedLinear, dequantise, joine
 from qsa.reference.exact.scalar import column_sum, fixed_point
 from qsa.reference.layers import conv, norm
 from qsa.reference.model import deltanet, moe
-from support.attention import generator
-from support.layer_problems import EPS, PROBLEMS, bits, conv_problem, delta_problem, special_rows, stacked
+from support.arrays import bits, generator
+from support.layer_problems import EPS, PROBLEMS, conv_problem, delta_problem, special_rows, stacked
 
 NAN_BITS = 0x7FC00000
 HALF_ULP = 2.0**-24

@@ -7,7 +7,7 @@ from qsa.reference import sampler as float64
 from qsa.reference.exact import sampler as exact
 from qsa.reference.exact.sampler import UNIT, constants, distribution, draw, penalised, sample, uniform
 from qsa.reference.sampler import DEFAULT, DRAFTER, GREEDY, PICK, Sampling
-from support.sample_problems import BINARY, CHAINS, KINDS, problem
+from support.sampler_problems import BINARY, CHAINS, KINDS, WRONG_ROWS, problem
 
 
 def logs(*probabilities):
@@ -232,18 +232,7 @@ def test_sample_depends_on_seed_position_and_purpose_alone():
     assert [sample(row, [], Sampling(), 11, n, DRAFTER) for n in range(40)] != run
 
 
-@pytest.mark.parametrize(
-    "logits, history, named",
-    [
-        ([], [], "logits"),
-        ([[1.0]], [], "logits"),
-        ([0.0, np.nan], [], r"logits\[1\]"),
-        ([np.inf, 0.0], [], r"logits\[0\]"),
-        ([-np.inf, -np.inf], [], "all -inf"),
-        ([0.0, 1.0], [2], "token 2"),
-        ([0.0, 1.0], [-1], "token -1"),
-    ],
-)
+@pytest.mark.parametrize("logits, history, named", WRONG_ROWS)
 def test_wrong_rows_are_named(logits, history, named):
     for options in (DEFAULT, GREEDY):
         with pytest.raises(ValueError, match=named):

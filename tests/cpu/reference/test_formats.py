@@ -15,7 +15,7 @@ from qsa.reference.formats import (
     unpack_nibbles,
     unpack_q4_0,
 )
-from support.attention import generator
+from support.arrays import generator
 
 f32 = np.float32
 values = st.lists(st.floats(width=32, min_value=-(2.0**18), max_value=2.0**18), min_size=1, max_size=64)

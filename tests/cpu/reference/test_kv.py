@@ -7,7 +7,8 @@ from qsa.reference.append_kv import append_kv
 from qsa.reference.formats import FORMATS
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.kv import PagedKV, Pool, encode, read_kv
-from support.attention import SMALL, generator, store
+from support.arrays import generator
+from support.attention import SMALL, store
 
 
 def cells_of(n, seed=1):

@@ -19,6 +19,7 @@ from qsa.reference.sampler import (
     sample,
     uniform,
 )
+from support.sampler_problems import WRONG_ROWS
 
 
 def logs(*probabilities):
@@ -203,18 +204,7 @@ def test_wrong_options_name_themselves(wrong):
         Sampling(**{name: value})
 
 
-@pytest.mark.parametrize(
-    "logits, history, named",
-    [
-        ([], [], "logits"),
-        ([[1.0]], [], "logits"),
-        ([0.0, np.nan], [], r"logits\[1\]"),
-        ([np.inf, 0.0], [], r"logits\[0\]"),
-        ([-np.inf, -np.inf], [], "all -inf"),
-        ([0.0, 1.0], [2], "token 2"),
-        ([0.0, 1.0], [-1], "token -1"),
-    ],
-)
+@pytest.mark.parametrize("logits, history, named", WRONG_ROWS)
 def test_wrong_rows_are_named(logits, history, named):
     for options in (Sampling(), GREEDY):
         with pytest.raises(ValueError, match=named):

@@ -15,7 +15,8 @@ from qsa.reference.exact import attend
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.kv import PagedKV, read_kv
-from support.attention import SMALL, fill, generator, record, relative_error, same_bytes, store
+from support.arrays import generator, relative_error, same_bytes
+from support.attention import SMALL, fill, record, store
 
 SCHEDULES = ("batch", "step", "split", "multi", "prompt")
 formats = pytest.mark.parametrize("fmt", EXACT_FORMATS)

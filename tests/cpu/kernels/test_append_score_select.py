@@ -15,7 +15,8 @@ from qsa.reference.append_kv import append_kv
 from qsa.reference.geometry import REAL, RULES, Geometry, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
-from support.attention import SMALL, generator
+from support.arrays import generator
+from support.attention import SMALL
 
 FORMATS = ("int8", "q4_0", "k8v4", "fp16")
 TINY = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=3, idx_dim=64, budget=32)

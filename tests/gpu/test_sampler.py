@@ -6,8 +6,7 @@ import pytest
 from qsa.kernels.cpu import sampler as host
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import DRAFTER, PICK, Sampling
-from support.guarded import replay
-from support.sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
+from support.sampler_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 pytestmark = pytest.mark.gpu
 
@@ -20,16 +19,14 @@ def on_device(made):
     return [cupy.array(x) for x in arrays]
 
 
-def drawn(made, purpose=PICK):
+def drawn(backend, made, purpose=PICK):
     """(tokens, lists) on the host, with guards around every buffer that the kernel writes."""
-    from qsa.kernels.cuda import sampler as sample
-    from qsa.kernels.cuda.device import Guarded
-
+    sample = backend.module.row_sampler
     rows, vocab = made.logits.shape
     logits, history, lengths, seeds, positions, slots = on_device(made)
     shapes = ((rows, "int32"), ((rows, 64), "int32"), ((rows, 64), "uint64"), (rows, "int32"))
-    tokens, *lists = (Guarded(*shape) for shape in shapes)
-    scratch = Guarded(sample.scratch_shape(rows, vocab), "int32")
+    tokens, *lists = (backend.guarded(*shape) for shape in shapes)
+    scratch = backend.guarded(sample.scratch_shape(rows, vocab), "int32")
     scratch.array[:, 0] = 0
     given = {"slots": slots, "purpose": purpose, "tokens": tokens.array, "scratch": scratch.array}
     given["lists"] = sample.Lists(*(x.array for x in lists))
@@ -63,66 +60,61 @@ def same(got, expected):
     "vocab, rows",
     [(1, 18), (2, 153), (63, 459), (65, 459), (1000, 4590), (8192, 306), (8193, 306), (50_000, 1224), (248_320, 306)],
 )
-def test_tokens_and_lists_are_the_hosts(vocab, rows):
+def test_tokens_and_lists_are_the_hosts(backend, vocab, rows):
     made = problem(rows, vocab, seed=7)
-    got = drawn(made)
+    got = drawn(backend, made)
     same(got, host_drawn(made))
     check(made, *got, rows=range(0, rows, max(1, rows // 8)))
 
 
-def test_draws_at_a_boundary():
+def test_draws_at_a_boundary(backend):
     made = boundaries()
-    check(made, *drawn(made))
+    check(made, *drawn(backend, made))
 
 
 @pytest.mark.parametrize("vocab", [300, 248_320])
-def test_the_drafters_stream(vocab):
+def test_the_drafters_stream(backend, vocab):
     made = problem(48, vocab, seed=8)
-    same(drawn(made, DRAFTER), host_drawn(made, DRAFTER))
+    same(drawn(backend, made, DRAFTER), host_drawn(made, DRAFTER))
 
 
 @pytest.mark.parametrize("vocab", [400, 20_000, 248_320])
-def test_errors_stay_with_their_rows(vocab):
+def test_errors_stay_with_their_rows(backend, vocab):
     made, codes = faulty(vocab)
-    tokens, lists = drawn(made)
+    tokens, lists = drawn(backend, made)
     bad = codes < 0
     np.testing.assert_array_equal(tokens[bad], codes[bad])
     np.testing.assert_array_equal(lists.counts[bad], codes[bad])
     check(made, tokens, lists, np.flatnonzero(~bad))
 
 
-def test_long_histories():
+def test_long_histories(backend):
     """Penalties that count 30,000 tokens, thousands of times each, and every token of the vocabulary."""
     chains = ("penalties of all",)
     for vocab in (1000, 248_320):
         made = problem(8, vocab, seed=9, chains=chains, capacity=30_000)
         made.lengths[:] = 30_000 - np.arange(8)
-        same(drawn(made), host_drawn(made))
+        same(drawn(backend, made), host_drawn(made))
 
 
-def test_the_largest_vocabulary():
-    from qsa.kernels.cuda.sampler import MOST_VOCAB
-
-    made = problem(len(KINDS), MOST_VOCAB, seed=10, chains=("server", "penalties"))
-    same(drawn(made), host_drawn(made))
+def test_the_largest_vocabulary(backend):
+    made = problem(len(KINDS), backend.module.row_sampler.MOST_VOCAB, seed=10, chains=("server", "penalties"))
+    same(drawn(backend, made), host_drawn(made))
 
 
-def test_argmax():
+def test_argmax(backend):
     import cupy
 
-    from qsa.kernels.cuda import sampler as sample
-
+    sample = backend.module.row_sampler
     made = problem(28, 248_320, seed=11)
     assert sample.argmax(cupy.array(made.logits)).get().tolist() == made.logits.argmax(axis=1).tolist()
 
 
-def test_a_graph_serves_every_step():
+def test_a_graph_serves_every_step(backend):
     """Options, history, lengths, seeds, positions and logits are read at the replay; a row may be out of use."""
     import cupy
 
-    from qsa.kernels.cuda import sampler as sample
-    from qsa.kernels.cuda.device import Graph
-
+    sample = backend.module.row_sampler
     rows, vocab = 6, 248_320
     steps = [problem(rows, vocab, seed=seed, chains=tuple(CHAINS)[seed:]) for seed in range(8)]
     buffers = on_device(steps[0])
@@ -131,25 +123,24 @@ def test_a_graph_serves_every_step():
     tokens, lists = cupy.empty(rows, "int32"), sample.new_lists(rows)
     scratch = cupy.zeros(sample.scratch_shape(rows, vocab), "int32")
     given = {"slots": slots, "tokens": tokens, "lists": lists, "scratch": scratch}
-    graph = Graph(lambda: sample.sample(logits, options, history, lengths, seeds, positions, **given))
+    replay = backend.captured(lambda: sample.sample(logits, options, history, lengths, seeds, positions, **given))
     for made in steps:
         made.positions[2] = -1
         for buffer, value in zip(buffers, on_device(made), strict=True):
             buffer[...] = value
         options.set(exact.option_rows(made.options, rows))
         tokens.fill(77)
-        replay(graph)
+        replay()
         expected = host_drawn(made)
         assert expected[0][2] == exact.NO_ROW
         expected[1].counts[2] = tokens[2].get()
         same((tokens.get(), host.Lists(*(x.get() for x in lists))), expected)
 
 
-def test_repeats_are_equal():
+def test_repeats_are_equal(backend):
     import cupy
 
-    from qsa.kernels.cuda import sampler as sample
-
+    sample = backend.module.row_sampler
     made = problem(8, 248_320, seed=12, kinds=("levels", "equal"))
     logits, history, lengths, seeds, positions, slots = on_device(made)
     options = sample.load_options(made.options, 8)
@@ -161,9 +152,8 @@ def test_repeats_are_equal():
         assert (again == first).all()
 
 
-def test_refusals():
-    from qsa.kernels.cuda import sampler as sample
-
+def test_refusals(backend):
+    sample = backend.module.row_sampler
     made = problem(1, 50, chains=("plain",))
     logits, *rest, _ = on_device(made)
     assert sample.load_options(Sampling(max_candidates=0), 1) is False

@@ -32,6 +32,17 @@ CHAINS = {
 }
 """One chain for each part, and for the corners of float32. 17, so that every one meets each of 9 kinds in 153 rows."""
 
+WRONG_ROWS = [
+    ([], [], "logits"),
+    ([[1.0]], [], "logits"),
+    ([0.0, np.nan], [], r"logits\[1\]"),
+    ([np.inf, 0.0], [], r"logits\[0\]"),
+    ([-np.inf, -np.inf], [], "all -inf"),
+    ([0.0, 1.0], [2], "token 2"),
+    ([0.0, 1.0], [-1], "token -1"),
+]
+"""(logits, history, what the error names) of rows that no sampler may take."""
+
 
 def _normal(rng, n):
     return rng.normal(0, 3, n)
@@ -151,7 +162,7 @@ def boundaries():
 
 
 def check(made, tokens, lists, rows=None):
-    """Holds tokens and lists (ids, masses, counts), on the host, to the reference."""
+    """Tokens and lists (ids, masses, counts), on the host, are those of the reference."""
     for row in range(len(made)) if rows is None else rows:
         token, ids, masses = made.expected(row)
         named = f"row {row}: {made.options[row]}"

@@ -7,7 +7,7 @@ from qsa.kernels import ops
 from qsa.kernels.cuda import simulator
 from qsa.reference.exact import sampler as exact
 from qsa.reference.sampler import PICK, Sampling
-from support.sample_problems import CHAINS, boundaries, check, faulty, problem
+from support.sampler_problems import CHAINS, boundaries, check, faulty, problem
 
 sample = simulator.load("sampler")
 sampler, THREADS = simulator.load("sampler_kernels.kernel").sampler, simulator.load("topk.radix_search").THREADS
@@ -138,7 +138,7 @@ def test_refusals():
 )
 def test_bad_arrays_are_named(change, named):
     arguments = [np.zeros((1, 5), np.float32), CHAINS["plain"], *REST]
-    for place, value in change.items():
-        arguments[place] = value
+    for index, value in change.items():
+        arguments[index] = value
     with pytest.raises(ValueError, match=named):
         sample.sample(*arguments)

@@ -6,9 +6,9 @@ import pytest
 from qsa.kernels import cpu
 from qsa.model.text_model import ExactModel
 from qsa.reference.exact import layers as exact
-from support.attention import generator
+from support.arrays import bits, generator
 from support.exact_models import small_model
-from support.layer_problems import EPS, PROBLEMS, bits, conv_problem, delta_problem, special_rows, stacked
+from support.layer_problems import EPS, PROBLEMS, conv_problem, delta_problem, special_rows, stacked
 
 layers = cpu.layers
 

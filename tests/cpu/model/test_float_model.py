@@ -17,7 +17,7 @@ from qsa.model.float_layers import FloatLayers
 from qsa.reference import Model, exact
 from qsa.reference.exact import layers as exact_layers
 from qsa.reference.model.random_model import random_tensors
-from support.attention import generator
+from support.arrays import generator
 from support.exact_models import SMALL_CONFIG, int8, round_kv, small_model
 from support.layer_problems import PROBLEMS
 

@@ -9,7 +9,7 @@ from qsa.kernels.cpu.philox import uniform
 from qsa.reference.exact import sampler as exact
 from qsa.reference.exact import speculative
 from qsa.reference.sampler import ACCEPT, DRAFTER, GREEDY, PICK, RESIDUAL, Sampling
-from support.sample_problems import CHAINS, KINDS, boundaries, check, faulty, problem
+from support.sampler_problems import CHAINS, KINDS, boundaries, check, faulty, problem
 
 
 def drawn(made, cap=64, **options):

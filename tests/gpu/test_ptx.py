@@ -15,12 +15,12 @@ def test_the_device_agrees_with_the_simulator():
 
     integers, floats = inputs()
     out, wide = np.full((ROWS, 32), -1, np.int32), np.zeros(4, np.int64)
-    there = [cupy.array(x) for x in (integers, floats, out, wide)]
-    compiler.launch(build(compiler, ptx), 1, 32, there, shared=SHARED)
+    on_device = [cupy.array(x) for x in (integers, floats, out, wide)]
+    compiler.launch(build(compiler, ptx), 1, 32, on_device, shared=SHARED)
     simulated = build(simulator.load("toolchain.compiler"), simulator.load("toolchain.ptx"))
     simulator.launch(simulated, 1, 32, (integers, floats, out, wide), shared=SHARED)
-    np.testing.assert_array_equal(cupy.asnumpy(there[2]), out)
-    np.testing.assert_array_equal(cupy.asnumpy(there[3]), wide)
+    np.testing.assert_array_equal(cupy.asnumpy(on_device[2]), out)
+    np.testing.assert_array_equal(cupy.asnumpy(on_device[3]), wide)
 
 
 def test_large_dynamic_shared_memory_and_properties():

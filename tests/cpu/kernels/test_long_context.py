@@ -9,7 +9,7 @@ from qsa.reference.geometry import RULES, Geometry, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as select_float64
-from support.attention import generator, relative_error, same_bytes
+from support.arrays import generator, relative_error, same_bytes
 
 MILLION = 1 << 20
 NARROW = Geometry(n_rot=16, idx_heads=2, idx_dim=32)
