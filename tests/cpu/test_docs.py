@@ -2,6 +2,9 @@
 and the line counts of the reading paths are near those of the files.
 """
 
+import ast
+import builtins
+import importlib
 import re
 
 import pytest
@@ -31,7 +34,7 @@ _TARGET = re.compile(r"^`?make ([a-z]+)\b", re.M)
 _COUNT = re.compile(r"^\| `([^`]+)` \| (\d+) \|", re.M)
 
 FOREIGN = {"mykernel.py", "textwrap.py", "__init__.py"}
-"""File names on the pages that are no single file here: the reader's own kernel, a module of Python, every package's."""
+"""File names that are no single file here: the reader's own kernel, a module of Python, every package's."""
 
 
 def read(page):
@@ -58,6 +61,26 @@ def missing_commands(text):
     return modules + [name for name in _TARGET.findall(code) if name not in targets]
 
 
+def undefined_names(text):
+    """Names in the Python examples of ``text`` that are neither defined there nor to be had where they are imported
+    from."""
+    missing = []
+    for example in re.findall(r"```python\n(.*?)```", text, re.S):
+        nodes = list(ast.walk(ast.parse(example)))
+        defined = {node.arg for node in nodes if isinstance(node, ast.arg)} | set(dir(builtins))
+        defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        for node in nodes:
+            if isinstance(node, ast.Import):
+                defined |= {alias.asname or alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                module = importlib.import_module(node.module)
+                defined |= {alias.name for alias in node.names if hasattr(module, alias.name)}
+                missing += [alias.name for alias in node.names if not hasattr(module, alias.name)]
+        loaded = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+        missing += [name for name in loaded if name not in defined]
+    return missing
+
+
 def long_lines(text):
     """Numbers of the lines of ``text`` with more than 120 characters."""
     return [number for number, line in enumerate(text.splitlines(), 1) if len(line) > LINE]
@@ -77,6 +100,11 @@ def test_paths_and_links_lead_to_files(page):
 @pytest.mark.parametrize("page", CITING)
 def test_modules_and_make_targets_exist(page):
     assert missing_commands(read(page)) == []
+
+
+@pytest.mark.parametrize("page", CITING)
+def test_python_examples_have_no_undefined_names(page):
+    assert undefined_names(read(page)) == []
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -102,6 +130,8 @@ def test_what_is_wrong_is_found():
         "parity.gone",
         "tea",
     ]
+    example = "```python\nfrom qsa.engine import Engine, Gone\nids = len(Engine)\nprint(ids, other)\n```"
+    assert undefined_names(example) == ["Gone", "other"]
     assert long_lines("x" * 120 + "\n" + "x" * 121) == [2]
     lines = len(read("parity/cli.py").splitlines())
     assert wrong_counts(f"| `parity/cli.py` | {lines} |") == []
