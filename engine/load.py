@@ -59,7 +59,7 @@ def load_model(
     if backend == "reference" and arithmetic == "float":
         raise ValueError("arithmetic = 'float': the reference backend is exact alone; allowed are cpu and cuda")
     folder = _checked_folder(directory)
-    module = load_backend(BACKENDS[backend])
+    module: Any = load_backend(BACKENDS[backend])
     if backend == "cuda":
         _check_device()
     options: dict[str, Any] = {"rule": rule, "draft_norm": draft_norm, "draft_window": draft_window}

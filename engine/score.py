@@ -98,7 +98,7 @@ def score(
     window: int = MAX_ROWS,
     chunk: int | None = None,
     capacity: int | None = None,
-    on_result: Callable[[int, np.ndarray], None] | None = None,
+    on_result: Callable[[int, np.ndarray], object] | None = None,
     **options: Any,
 ) -> Scores:
     """:class:`Scores` of a text. Arguments and errors are those of :func:`teacher_forced`.

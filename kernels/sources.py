@@ -34,7 +34,7 @@ def content_hash(files: Mapping[str, bytes]) -> str:
 
 
 def reachable(
-    folders: Iterable[str], where: Path | None = None, left_out: Callable[[str], bool] = lambda name: False
+    folders: Iterable[str], where: str | Path | None = None, left_out: Callable[[str], bool] = lambda name: False
 ) -> dict[str, bytes]:
     """Every Python file under ``folders``, and every file of the project that these import, directly or through others.
 

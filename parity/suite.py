@@ -167,9 +167,10 @@ def parse(text: str) -> Case:
     if op not in operations:
         raise ValueError(f"case {text!r}: op = {op!r}: allowed are {', '.join(operations)}")
     check_recipe(f"case {text!r}", {key: value for key, value in recipe.items() if key != "op"}, operations[op])
-    rows, cells = recipe.get("rows", 1), recipe.get("context")
-    if cells is not None and cells + recipe.get("tail", 0) < rows:
-        raise ValueError(f"case {text!r}: rows = {rows}: a context of {cells + recipe.get('tail', 0)} cells has fewer")
+    if "context" in recipe:
+        rows, cells = int(recipe.get("rows", 1)), int(recipe["context"]) + int(recipe.get("tail", 0))
+        if cells < rows:
+            raise ValueError(f"case {text!r}: rows = {rows}: a context of {cells} cells has fewer")
     return Case(name, text, recipe)
 
 

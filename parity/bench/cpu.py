@@ -114,7 +114,9 @@ def million(rng: np.random.Generator, repeats: int) -> list[Row]:
     q = rng.standard_normal((ROWS, REAL.n_head, REAL.head_dim), np.float32)
     steps = step_records(range(MILLION - ROWS, MILLION))
     scores = cpu.block_scores(q_idx, index, steps)
+    assert scores is not False
     ids = cpu.select(scores, steps)
+    assert ids is not False
     scored, selected, attended, plain = shortest(
         repeats,
         lambda: cpu.block_scores(q_idx, index, steps, scores),

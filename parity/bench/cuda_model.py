@@ -19,7 +19,7 @@ import numpy as np
 
 from qsa.engine import load_model
 from qsa.engine.device_sampling import DrawParameters
-from qsa.engine.graph_runner import make_runner
+from qsa.engine.graph_runner import GraphRunner, make_runner
 from qsa.engine.slot import Slot
 from qsa.engine.window import run_window
 from qsa.golden.families.text import MODEL
@@ -125,6 +125,7 @@ def compare_windows(figures: script.Figures, device: ModelBench, host: ModelBenc
 
 def time_windows(figures: script.Figures, device: ModelBench, host: ModelBench, turns: int) -> None:
     """Rates of windows on the device and on the CPU, of drafts, and of windows of several slots."""
+    assert isinstance(device.runner, GraphRunner)
     for rows in ROWS:
         add(figures, f"CUDA: windows/s, {rows} rows", device.rate(turns, rows))
         program = next(reversed(device.runner.graphs.values())).program

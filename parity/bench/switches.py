@@ -116,8 +116,8 @@ class _DraftCall:
         self.q = xp.asarray(q.reshape(1, REAL.n_head, REAL.head_dim))
         self.out = xp.empty_like(self.q)
 
-    def attend(self) -> None:
-        """Attention in the standing schedule."""
+    def attend(self) -> Any:
+        """Attention in the standing schedule: the output, or False."""
         return cuda.attend(self.q, self.kv, self.ids, self.steps, out=self.out, arithmetic="float")
 
 

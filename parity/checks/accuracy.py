@@ -163,9 +163,10 @@ def _append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     # A group of zeros has scale 0; a very large and a very small group have scales at the ends of fp16.
     k[0, 0, :64], v[0, 1, 64:128], k[0, 1, :64], v[0, 0, :] = 0, 2.0**16, 2.0**-22, 0
     steps = step_records(np.arange(rows))
-    got, expected = (PagedKV.new(recipe["format"], rows, page) for _ in range(2))
+    given, expected = (PagedKV.new(recipe["format"], rows, page) for _ in range(2))
     append_kv(k, v, expected, steps)
-    got = backend.append_kv(k, v, got, steps)
+    got = backend.append_kv(k, v, given, steps)
+    assert isinstance(got, PagedKV)
     cells = np.arange(rows)
     ours, theirs = read_kv(expected, cells), read_kv(got, cells)
     axes = ("cell", "kv head", "dim")

@@ -100,6 +100,7 @@ def text_of(engine: Engine, request: Request) -> Text:
     """The :class:`Text` of a request that ``engine`` has ended and whose slot no other request has taken. Raises what
     any of its windows raised."""
     check_windows(request)
+    assert request.slot is not None
     # The logits of the last token depend on all that the slot holds.
     output = engine.runner.run([np.array(request.tokens[-1:])], [engine.slots[request.slot]])
     return Text(np.array(request.tokens, np.int32), engine.runner.logits(output.x)[0])

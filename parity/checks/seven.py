@@ -118,14 +118,11 @@ def _compare(name: str, found: Text, tokens: int) -> Comparison:
     count = max(len(expected), len(got))
     wrong = [index for index in range(count) if expected[index : index + 1] != got[index : index + 1]]
     lines = [f"first wrong token: {wrong[0]}"] if wrong else []
-    if size == whole:
-        behind = outputs["logits"]
-        if not wrong and digest(found.tokens) != outputs["tokens"].hash:
-            lines.append("tokens: another hash")
-    else:
-        behind = outputs["part"] if size == text.PART else None
+    behind = outputs["logits"] if size == whole else outputs["part"] if size == text.PART else None
+    if size == whole and not wrong and digest(found.tokens) != outputs["tokens"].hash:
+        lines.append("tokens: another hash")
     if behind is not None and digest(found.logits) != behind.hash:
-        lines.append(f"logits behind the text: hash {behind['hash']} became {digest(found.logits)}")
+        lines.append(f"logits behind the text: hash {behind.hash} became {digest(found.logits)}")
     reason = "a text has one right wording, and the logits behind it depend on every cell and state"
     return verdict(f"golden {golden}", len(lines), 0, reason, size=count + 1, bad=len(wrong), notes=lines)
 

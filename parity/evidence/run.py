@@ -140,7 +140,7 @@ def not_recorded(record: evidence.Evidence) -> list[str]:
 def run_step(step: Step, driver: str, seconds: float | None = None) -> evidence.Step:
     """Run one step for at most ``seconds`` (its own limit unless given); returns it as the record holds it."""
 
-    def result(status: str, reason: str, results: dict[str, Any], spent: float) -> evidence.Step:
+    def result(status: Any, reason: str, results: dict[str, Any], spent: float) -> evidence.Step:
         return evidence.Step(
             name=step.name,
             date=evidence.today(),
@@ -191,7 +191,7 @@ def run(
     base: Any = None,
     seconds: float | None = None,
     jobs: int = 1,
-    on_step: Callable[[str, dict[str, Any]], object] = lambda section, step: None,
+    on_step: Callable[[str, evidence.Step], object] = lambda section, step: None,
 ) -> Any:
     """Run the steps of ``plan`` and write the record to ``path`` after each of them; returns the record.
 
@@ -204,11 +204,11 @@ def run(
     deadline = None if seconds is None else time.perf_counter() + seconds
     fingerprint, record = sources.fingerprint(), base
 
-    def start(section: str, step: Step) -> tuple[str, dict[str, Any]]:
+    def start(section: str, step: Step) -> tuple[str, evidence.Step]:
         left = None if deadline is None else deadline - time.perf_counter()
         return section, run_step(step, facts["driver"], left)
 
-    def finished() -> Generator[tuple[str, dict[str, Any]], None, None]:
+    def finished() -> Generator[tuple[str, evidence.Step], None, None]:
         alone = [(section, step) for section in plan if section in ALONE for step in plan[section]]
         yield from (start(*step) for step in alone)
         with ThreadPoolExecutor(jobs) as pool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV, Pool, Side
+from qsa.reference.kv import Cells, PagedKV, Pool, Side
 from qsa.reference.kv import read_kv as _read_kv
 
 from ..toolchain.compiler import address, array_module, as_numpy, pinned
@@ -171,6 +171,6 @@ def to_host(x: Any) -> Any:
     return None if x is None else as_numpy(x)
 
 
-def read_kv(kv: DeviceKV, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+def read_kv(kv: DeviceKV, cells: Any) -> Cells:
     """The logical ``cells`` of a :class:`DeviceKV`, as ``reference.kv.read_kv`` gives them, on the host."""
     return _read_kv(to_host(kv), cells)
