@@ -20,6 +20,7 @@ from .model.random_model import random_model
 from .model.text_model import Model, Output, Trace
 from .sampler import Sampling
 from .select import select
+from .validation import InvalidError
 
 __all__ = [
     "REAL",
@@ -30,6 +31,7 @@ __all__ = [
     "Config",
     "Geometry",
     "Index",
+    "InvalidError",
     "Model",
     "Output",
     "PagedKV",

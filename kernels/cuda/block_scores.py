@@ -22,6 +22,9 @@ from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
     DIM,
     HEADS,
+    KEYS,
+    LEAST,
+    RESIDENT,
     THREADS,
     WARPS,
     butterfly,
@@ -33,14 +36,6 @@ from .device.containers import DeviceIndex
 from .toolchain.compiler import array_module, launch, properties
 from .toolchain.constants import MAX_GRID_YZ
 from .toolchain.host import DeviceArray
-
-KEYS = 4
-"""Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
-
-LEAST, RESIDENT = 3, 4
-"""Thread blocks of that schedule for which a multiprocessor must have room, and for which the grid is made. The lanes
-take 63 or 64 registers up to sm_90, so four are resident there, with 64 KiB of keys on their way, where 25 KiB keep the
-memory busy. Newer targets take 71, and would spill to have four."""
 
 
 def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):

@@ -10,6 +10,8 @@ in the same order, 10 shuffles for 8 blocks of a row.
 from collections.abc import Iterator
 from typing import Any
 
+from qsa.reference.block_scores import TAIL_BONUS
+
 from ..ops import WINDOW_ROWS
 from .common.scalar import NAN_BITS
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
@@ -26,6 +28,14 @@ from .toolchain.ptx import (
 )
 from .toolchain.ptx_rows import F1, F2, F3, I2, PtxRow, signature_of
 
+KEYS = 4
+"""Blocks that a warp of the schedule ``warp`` has under way: 16 sums, whose shuffles hide each other's latency."""
+
+LEAST, RESIDENT = 3, 4
+"""Thread blocks of that schedule for which a multiprocessor must have room, and for which the grid is made. The lanes
+take 63 or 64 registers up to sm_90, so four are resident there, with 64 KiB of keys on their way, where 25 KiB keep the
+memory busy. Newer targets take 71, and would spill to have four."""
+
 WARPS = 8
 THREADS = 32 * WARPS
 BLOCKS_PER_MULTIPROCESSOR = 2
@@ -34,8 +44,6 @@ HEADS, DIM = 4, 128
 KEY_BYTES = DIM * 4
 ROW_BYTES = HEADS * KEY_BYTES
 QUERY_WORDS = WINDOW_ROWS * HEADS * DIM
-
-TAIL_BONUS = 1e9
 
 
 @device_function
@@ -255,8 +263,6 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
-    from .block_scores import KEYS, LEAST
-
     arrays = (F3, F2, F1, I2, F2)
     yield PtxRow("block_scores_one_row", one_row.build(KEYS, LEAST), signature_of(*arrays, *["int64"] * 3))
     yield PtxRow("block_scores_butterfly", butterfly, signature_of(*arrays, *["int64"] * 4))

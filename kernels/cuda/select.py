@@ -27,17 +27,8 @@ from .common.checks import check_array, check_schedule
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, launch
 from .toolchain.host import DeviceArray
-from .topk.kernels import one_block, spread
+from .topk.kernels import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS, one_block, spread
 from .topk.radix_search import MOST_BEST, THREADS
-
-REGISTER_TURNS = (9, 17, 33)
-"""Keys a lane holds in the builds of the register form; a call takes the first with room for its capacity."""
-
-CHUNK_TURNS = 8
-"""Keys a lane holds at a time in the forms that read them again."""
-
-SLICE_TURNS = 16
-"""Keys a lane holds of a slice, and then of the slices' best."""
 
 WIDE_BLOCKS = 1 << 16
 """Blocks of capacity up to which one thread block reads a row that registers cannot hold, as engines of the field do

@@ -19,6 +19,15 @@ from ..toolchain.ptx_rows import F2, I2, PtxRow, signature_of
 from .radix_search import CHOSEN_OFFSET, MOST_BEST, SHARED_WORDS, STATE_OFFSET, THREADS, selection_key
 from .row_search import held_search, reading_search
 
+REGISTER_TURNS = (9, 17, 33)
+"""Keys a lane holds in the builds of the register form; a call takes the first with room for its capacity."""
+
+CHUNK_TURNS = 8
+"""Keys a lane holds at a time in the forms that read them again."""
+
+SLICE_TURNS = 16
+"""Keys a lane holds of a slice, and then of the slices' best."""
+
 
 def expansion(ratio: int) -> tuple[Any, Any]:
     """Device functions (record, write) of rows of selected blocks of ``ratio`` cells."""
@@ -144,8 +153,6 @@ def spread(turns: int, ratio: int) -> Any:
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
-    from ..select import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS
-
     arrays = (F2, I2, I2)
     forms = [(turns, True, True) for turns in REGISTER_TURNS] + [(CHUNK_TURNS, False, scan) for scan in (False, True)]
     for turns, held, scan in forms:
