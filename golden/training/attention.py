@@ -4,30 +4,32 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from qsa.reference.model.config import Config
+
 ROWS = 1024
 """Query rows of the selected attention at a time: bounds its scores to ROWS * length per head and sequence."""
 
 
-def by_sequence(x, length):
+def by_sequence(x: torch.Tensor, length: int) -> torch.Tensor:
     """[rows, heads, dim] -> [sequences, heads, length, dim]."""
     return x.unflatten(0, (-1, length)).transpose(1, 2)
 
 
-def dense(q, k, v, length):
+def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, length: int) -> torch.Tensor:
     """Causal attention, [rows, n_head, dim]."""
     q, k, v = (by_sequence(x, length) for x in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     return out.transpose(1, 2).flatten(0, 1)
 
 
-def block_scores(queries, pooled):
+def block_scores(queries: torch.Tensor, pooled: torch.Tensor) -> torch.Tensor:
     """Scores [sequences, rows, blocks] float32 of ``queries`` [sequences, rows, idx_heads, idx_dim] against ``pooled``
     [sequences, blocks, idx_dim]."""
     dots = torch.einsum("brhd,bkd->brhk", queries, pooled)
     return F.relu(dots).sum(2, dtype=torch.float32)
 
 
-def selected_cells(scores, positions, ratio, top):
+def selected_cells(scores: torch.Tensor, positions: torch.Tensor, ratio: int, top: int) -> torch.Tensor:
     """bool [sequences, rows, blocks * ratio]: the ``top`` best complete blocks of every row, and its tail.
 
     Equal scores fall as topk leaves them; the rule (the lower block first) matters to parity, not to training.
@@ -42,7 +44,7 @@ def selected_cells(scores, positions, ratio, top):
     return chosen.repeat_interleave(ratio, -1) | tail
 
 
-def _masked(q, k, v, mask):
+def _masked(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Attention of ``q`` [b, n_head_kv, group, rows, dim] over ``k``, ``v`` [b, n_head_kv, cells, dim] where ``mask``
     [b, rows, cells]."""
     b, kv, group, rows, dim = q.shape
@@ -51,7 +53,15 @@ def _masked(q, k, v, mask):
     return (mass.flatten(2, 3) @ v).view(q.shape)
 
 
-def selected(q, k, v, queries, pooled, length, c):
+def selected(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    queries: torch.Tensor,
+    pooled: torch.Tensor,
+    length: int,
+    c: Config,
+) -> torch.Tensor:
     """Attention of every row over its selected cells, [rows, n_head, dim]; no gradient flows through the selection."""
     q, k, v = (by_sequence(x, length) for x in (q, k, v))
     q = q.unflatten(1, (c.num_key_value_heads, -1))
@@ -68,7 +78,15 @@ def selected(q, k, v, queries, pooled, length, c):
     return torch.cat(parts, 3).flatten(1, 2).transpose(1, 2).flatten(0, 1)
 
 
-def index_loss(q, k, queries, pooled, length, c, rows):
+def index_loss(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    queries: torch.Tensor,
+    pooled: torch.Tensor,
+    length: int,
+    c: Config,
+    rows: torch.Tensor,
+) -> torch.Tensor:
     """Cross-entropy of the indexer's softmax over a row's complete blocks against its attention mass on them.
 
     Taken at ``rows`` [n] positions of every sequence (each with at least one complete block). The mass is that of

@@ -2,7 +2,8 @@
 
 import random
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,27 +29,27 @@ class Stage(NamedTuple):
 class Corpus:
     """The sources of a folder: bytes, and lines for filler."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: str | Path) -> None:
         self.data = {name: (Path(folder) / f"{name}.bin").read_bytes() for name in SHARES}
         self.lines = {name: data.replace(b"\0", b"").splitlines(keepends=True) for name, data in self.data.items()}
 
-    def pick(self, rng):
+    def pick(self, rng: random.Random) -> str:
         """A source by its share."""
-        return rng.choices(list(SHARES), SHARES.values())[0]
+        return rng.choices(list(SHARES), list(SHARES.values()))[0]
 
-    def window(self, rng, size):
+    def window(self, rng: random.Random, size: int) -> bytes:
         """``size`` bytes from anywhere in a source."""
         data = self.data[self.pick(rng)]
         start = rng.randrange(len(data) - size)
         return data[start : start + size]
 
 
-def plain(data):
+def plain(data: bytes) -> exercises.Text:
     """A text without answers."""
     return exercises.Text(data, bytes([exercises.PLAIN]) * len(data))
 
 
-def row(rng, corpus, size, kinds):
+def row(rng: random.Random, corpus: Corpus, size: int, kinds: Sequence[float]) -> tuple[bytes, bytes]:
     """One row of ``size`` bytes: a stretch of text, documents of arithmetic and copying, or a document of needles."""
     kind = rng.choices(("text", "arithmetic", "needles"), kinds)[0]
     texts, length = [], 0
@@ -88,17 +89,20 @@ def _batch(seed, length, sequences, kinds):
 class Batches:
     """Batches of ``tokens`` in all, made ahead by ``workers`` processes. Start it before CUDA: it forks."""
 
-    def __init__(self, folder, seed, tokens, workers=8, ahead=24):
+    def __init__(self, folder: str | Path, seed: int, tokens: int, workers: int = 8, ahead: int = 24) -> None:
         self.seed, self.tokens, self.ahead = seed, tokens, ahead
         self.pool = ProcessPoolExecutor(workers, initializer=_start, initargs=(folder,))
-        self.waiting, self.submitted = deque(), 0
+        self.waiting: deque[tuple[Future[tuple[np.ndarray, np.ndarray]], bool]] = deque()
+        self.submitted = 0
 
-    def make(self, name, length, kinds, sequences=None):
+    def make(
+        self, name: str | int, length: int, kinds: Sequence[float], sequences: int | None = None
+    ) -> Future[tuple[np.ndarray, np.ndarray]]:
         """A future of (bytes, weights) uint8 [sequences, length + 1] that depend on seed and ``name`` alone."""
         sequences = sequences or max(1, self.tokens // length)
         return self.pool.submit(_batch, f"{self.seed}/{name}", length, sequences, kinds)
 
-    def next(self, stage):
+    def next(self, stage: Stage) -> tuple[np.ndarray, np.ndarray, bool]:
         """The next batch, and whether its attention selects; made for the stage in which it was asked for."""
         while len(self.waiting) <= self.ahead:
             length = stage.lengths[self.submitted % len(stage.lengths)]
@@ -107,6 +111,6 @@ class Batches:
         future, select = self.waiting.popleft()
         return *future.result(), select
 
-    def close(self):
+    def close(self) -> None:
         """End the workers."""
         self.pool.shutdown(cancel_futures=True)

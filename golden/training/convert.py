@@ -6,6 +6,7 @@ WEIGHTS is the OUT folder of ``train``. MODEL gets `config.json` and `model.safe
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from qsa.model.checkpoint import write_quantised
 from qsa.reference.model.checkpoint import read_safetensors
@@ -17,7 +18,7 @@ LIMIT = 16_000_000
 """Bytes that configuration and weights may take together."""
 
 
-def tensors(folder):
+def tensors(folder: str | Path) -> dict[str, Any]:
     """name -> float32 array of the files ``weights-N.safetensors``, and the hash constants.
 
     Raises FileNotFoundError when there are none, CheckpointError (a ValueError) on a malformed file.
@@ -32,7 +33,7 @@ def tensors(folder):
     return found
 
 
-def main(weights, model):
+def main(weights: str | Path, model: str | Path) -> None:
     """Write the golden model. Raises ValueError when it takes more than :data:`LIMIT` bytes."""
     write_quantised(model, CONFIG, tensors(weights))
     size = sum((Path(model) / name).stat().st_size for name in ("config.json", "model.safetensors"))

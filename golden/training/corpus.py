@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = {
@@ -35,7 +36,7 @@ HELD_OUT = {"text": "library/heapq.rst.txt", "code": "python3.11/textwrap.py"}
 HELD_OUT_SIZE = {"text": 10_000, "code": 10_000}
 
 
-def clean(data):
+def clean(data: bytes) -> bytes | None:
     """UTF-8 bytes with LF line ends, without NUL and trailing blanks; None when a reader could not use it."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\0", "").translate(ASCII).expandtabs()
     text = "\n".join(line.rstrip() for line in text.split("\n"))
@@ -43,11 +44,11 @@ def clean(data):
     return None if len(text) < 200 or odd > 0.02 * len(text) else text.encode()
 
 
-def verses(data):
+def verses(data: bytes) -> list[bytes]:
     """The lines of the command ``bible`` as books: its banner and prompts taken off, a chapter a document."""
     lines = [re.sub(r"^bible\(KJV\) \[.*?\]> ", "", line) for line in data.decode().split("\n")]
     found = [re.match(r"(\d?[A-Za-z]+)(\d+):(\d+) (.*)", line) for line in lines]
-    chapters = {}
+    chapters: dict[tuple[str, ...], dict[int, str]] = {}
     for match in filter(None, found):
         chapters.setdefault(match.group(1, 2), {})[int(match[3])] = match[4].strip()
     return [
@@ -56,7 +57,7 @@ def verses(data):
     ]
 
 
-def documents(folder, place, pattern):
+def documents(folder: Path, place: str, pattern: str) -> Iterator[tuple[str, bytes]]:
     """(path, bytes) of every file of a source, sorted by path, each text once."""
     seen = set()
     for path in sorted({p for root in sorted(folder.glob(place)) for p in root.rglob(pattern)}):
@@ -70,7 +71,7 @@ def documents(folder, place, pattern):
                 yield str(path), data
 
 
-def main(out, folder):
+def main(out: str | Path, folder: str | Path) -> None:
     """Write the corpus of ``folder`` (unpacked packages) to ``out``."""
     out, folder, card = Path(out), Path(folder), {}
     out.mkdir(parents=True, exist_ok=True)

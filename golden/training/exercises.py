@@ -4,13 +4,15 @@ A text carries a weight per byte, in quarters of the usual weight of 1: what nob
 where they first appear) counts less, answers more, so that an exercise teaches its answers and not its dice.
 """
 
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
 from typing import NamedTuple
 
 DICE, PLAIN, ANSWER = 1, 4, 16
 """Weights of a byte: drawn at random, ordinary, to be answered."""
 
 
-def _words(text):
+def _words(text: str) -> list[str]:
     return text.split()
 
 
@@ -48,24 +50,24 @@ class Text(NamedTuple):
     weight: bytes
 
     @classmethod
-    def of(cls, *pieces):
+    def of(cls, *pieces: tuple[str, int]) -> "Text":
         """From (text, weight) pairs."""
         data = [piece.encode() for piece, _ in pieces]
         return cls(b"".join(data), b"".join(bytes([w]) * len(d) for d, (_, w) in zip(data, pieces, strict=True)))
 
 
-def joined(texts):
+def joined(texts: Iterable[Text]) -> Text:
     """Several texts as one."""
     texts = list(texts)
     return Text(b"".join(t.data for t in texts), b"".join(t.weight for t in texts))
 
 
-def held_out(a, operator, b):
+def held_out(a: int, operator: str, b: int) -> bool:
     """Whether this problem is kept for the checks: about one in 31, never trained on."""
     return (a * 7919 + b * 104729 + ord(operator) * 31337) % 31 == 0
 
 
-def problem(rng, kept):
+def problem(rng: Random, kept: bool) -> tuple[int, str, int, int]:
     """(a, operator, b, result) of an arithmetic problem that is held out or not, as ``kept`` says."""
     while True:
         operator = rng.choice("++--*")
@@ -80,13 +82,13 @@ def problem(rng, kept):
             return a, operator, b, {"+": a + b, "-": a - b, "*": a * b}[operator]
 
 
-def sum_line(rng, kept=False):
+def sum_line(rng: Random, kept: bool = False) -> Text:
     """A line such as ``37 + 48 = 85``."""
     a, operator, b, result = problem(rng, kept)
     return Text.of((f"{a} {operator} {b}", DICE), (" =", PLAIN), (f" {result}\n", ANSWER))
 
 
-def story(rng, kept=False):
+def story(rng: Random, kept: bool = False) -> Text:
     """A word problem in one line, its sum written out."""
     while True:
         a, operator, b, result = problem(rng, kept)
@@ -102,13 +104,13 @@ def story(rng, kept=False):
     )
 
 
-def copying(rng):
+def copying(rng: Random) -> Text:
     """A line that says some words twice."""
     words = " ".join(rng.choice(ANIMALS + PLACES) for _ in range(rng.randrange(3, 9)))
     return Text.of((f"Repeat: {words}\n", DICE), (f"Again: {words}\n", ANSWER))
 
 
-def arithmetic(rng, size, kept=False):
+def arithmetic(rng: Random, size: int, kept: bool = False) -> Text:
     """A document of at least ``size`` bytes of one kind of exercise: sums mostly, word problems, or both mixed."""
     kind, texts, length = rng.choice("sssswmm"), [], 0
     while length < size:
@@ -125,32 +127,32 @@ class Needle(NamedTuple):
     word: str
 
     @property
-    def fact(self):
+    def fact(self) -> Text:
         """The line that is hidden in the filler."""
         return Text.of(
             ("The code word of the ", PLAIN), (self.place, DICE), (" is ", PLAIN), (self.word, DICE), (".\n", PLAIN)
         )
 
     @property
-    def question(self):
+    def question(self) -> str:
         """The question, up to where the code word begins."""
         return f"What is the code word of the {self.place}? "
 
     @property
-    def asked(self):
+    def asked(self) -> Text:
         """The question and its answer, a line."""
         return Text.of(
             ("What is the code word of the ", PLAIN), (self.place, DICE), ("? ", PLAIN), (self.word + "\n", ANSWER)
         )
 
 
-def needles(rng, count):
+def needles(rng: Random, count: int) -> list[Needle]:
     """``count`` needles with different places."""
     words = [f"{rng.choice(ANIMALS)}-{rng.choice(ANIMALS)}-{rng.randrange(100, 1000)}" for _ in range(count)]
     return [Needle(place, word) for place, word in zip(rng.sample(ALL_PLACES, count), words, strict=True)]
 
 
-def needle_document(rng, size, filler):
+def needle_document(rng: Random, size: int, filler: Callable[[int], bytes]) -> Text:
     """A document of at most ``size`` bytes: facts between pieces of filler, questions later on and at the end.
 
     ``filler(n)`` gives about n bytes of whole lines. About one part in seven is facts and questions.
@@ -181,7 +183,9 @@ def needle_document(rng, size, filler):
     return joined([*texts, *end])
 
 
-def haystack(rng, size, depths, filler, others=4):
+def haystack(
+    rng: Random, size: int, depths: Sequence[int], filler: Callable[[int], bytes], others: int = 4
+) -> tuple[bytes, dict[int, Needle]]:
     """Filler of at most ``size`` bytes with needles at ``depths`` (percent, different ones) and ``others`` elsewhere.
 
     Returns (bytes, depth -> :class:`Needle`); a question is to follow. The text ends with a whole line, less than a
@@ -204,13 +208,14 @@ def haystack(rng, size, depths, filler, others=4):
     return b"".join([*parts, filler(room - length)]), wanted
 
 
-def lines_of(rows, rng):
+def lines_of(rows: Sequence[bytes], rng: Random) -> Callable[[int], bytes]:
     """A ``filler`` from ``rows``, the lines of a text: whole lines from a random place on, going round at the end."""
     place = rng.randrange(len(rows))
 
-    def filler(size):
+    def filler(size: int) -> bytes:
         nonlocal place
-        parts, length = [], 0
+        parts: list[bytes] = []
+        length = 0
         while length + len(rows[place]) <= size and len(parts) < size:
             parts.append(rows[place])
             length += len(rows[place])

@@ -6,27 +6,37 @@ training and it is compiled once. ``low`` is the dtype of matrix products (bfloa
 float32. ``pos`` [rows] is a token's place in its sequence. ``p``: the tensors of one part by the reference's names.
 """
 
+from typing import TypeAlias
+
 import torch
 import torch.nn.functional as F
+
+from qsa.reference.model.config import Config
 
 from .scan import invert
 
 CHUNK = 64
 """Tokens that the delta rule takes at once."""
 
+Part: TypeAlias = dict[str, torch.Tensor]
+"""The tensors of one part, by the rest of their names."""
 
-def linear(x, weight, low):
+Layer: TypeAlias = dict[str, Part]
+"""The parts of one layer."""
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, low: torch.dtype) -> torch.Tensor:
     """x @ weight.T in the dtype ``low``."""
     return F.linear(x.to(low), weight.to(low))
 
 
-def rms(x, eps):
+def rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     """x / sqrt(mean(x²) + eps) over the last axis, float32."""
     x = x.float()
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
 
 
-def rotate(x, table):
+def rotate(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     """``x`` [rows, heads, dim] by ``table`` [rows, n_rot], cosines first; as ``reference/layers/rope.py``."""
     half = table.shape[1] // 2
     cos, sin = table[:, None, :half], table[:, None, half:]
@@ -34,21 +44,21 @@ def rotate(x, table):
     return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], -1)
 
 
-def shifted(x, by, pos):
+def shifted(x: torch.Tensor, by: int, pos: torch.Tensor) -> torch.Tensor:
     """Row i holds x of row i - by, 0 where that is another sequence. ``x`` [rows, channels]."""
     if by == 0:
         return x
     return F.pad(x, (0, 0, by, 0))[:-by] * (pos >= by)[:, None]
 
 
-def causal_conv(x, weight, pos, dilation=1):
+def causal_conv(x: torch.Tensor, weight: torch.Tensor, pos: torch.Tensor, dilation: int = 1) -> torch.Tensor:
     """As ``reference/layers/conv.py``; ``weight`` [channels, 1, kernel]."""
     kernel = weight.shape[-1]
     taps = [shifted(x, (kernel - 1 - tap) * dilation, pos) * weight[:, 0, tap] for tap in range(kernel)]
     return sum(taps[1:], taps[0])
 
 
-def mix(streams, p, c, low):
+def mix(streams: torch.Tensor, p: Part, c: Config, low: torch.dtype) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Input [rows, hidden] of a block from the streams [rows, hc_count, hidden], and the injection's weights."""
     normed = rms(streams, c.rms_norm_eps) * (1 + p["hc_norm.weight"].view(c.hc_count, c.hidden_size))
     flat = normed.flatten(1).to(low)
@@ -60,12 +70,12 @@ def mix(streams, p, c, low):
     return x, 2 * torch.sigmoid(linear(flat, p["block_inject_weight.weight"], low).float() / c.hc_count)
 
 
-def injected(streams, share, y):
+def injected(streams: torch.Tensor, share: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Streams after a block whose output is ``y`` [rows, hidden]."""
     return streams + share[:, :, None] * y.float()[:, None, :]
 
 
-def moe(x, p, c, low):
+def moe(x: torch.Tensor, p: Part, c: Config, low: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Experts and shared expert of ``x`` [rows, hidden]; all experts are computed, those not chosen with share 0.
 
     Returns [rows, hidden] and the balance loss: num_experts * sum(chosen part * mean mass), 1 when even.
@@ -85,14 +95,16 @@ def moe(x, p, c, low):
     return y + torch.sigmoid(linear(x, p["shared_expert_gate.weight"], low)) * shared, balance
 
 
-def mlp_block(streams, layer, c, low):
+def mlp_block(streams: torch.Tensor, layer: Layer, c: Config, low: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """The second half of every layer. Returns the streams and the balance loss."""
     x, share = mix(streams, layer["mlp_hyper_connection"], c, low)
     y, balance = moe(x, layer["mlp"], c, low)
     return injected(streams, share, y), balance
 
 
-def delta_chunks(q, k, v, log_decay, beta):
+def delta_chunks(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gated delta rule within chunks: what each needs of the state before it, and gives to the one after it.
 
     q, k [chunks, heads, CHUNK, key dim]; v [..., value dim]; log_decay, beta [chunks, heads, CHUNK]; float32.
@@ -115,7 +127,9 @@ def delta_chunks(q, k, v, log_decay, beta):
     return m, rest.mT @ u, q * torch.exp(total)[..., None] - mass @ w, mass @ u
 
 
-def linear_before(streams, layer, pos, c, low):
+def linear_before(
+    streams: torch.Tensor, layer: Layer, pos: torch.Tensor, c: Config, low: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """A DeltaNet layer up to its state. Returns M, N, P, R of :func:`delta_chunks`, the gate z and the injection."""
     p = layer["linear_attn"]
     x, share = mix(streams, layer["attn_hyper_connection"], c, low)
@@ -130,14 +144,24 @@ def linear_before(streams, layer, pos, c, low):
     log_decay = -torch.exp(p["A_log"]) * step
     beta = torch.sigmoid(linear(x, p["in_proj_b.weight"], low).float())
 
-    def chunked(a):
+    def chunked(a: torch.Tensor) -> torch.Tensor:
         return a.reshape(rows // CHUNK, CHUNK, *a.shape[1:]).transpose(1, 2)
 
     terms = delta_chunks(*(chunked(a) for a in (q, k, v.view(rows, heads, value_dim), log_decay, beta)))
     return *terms, linear(x, p["in_proj_z.weight"], low), share
 
 
-def linear_after(streams, layer, states, reads, rest, z, share, c, low):
+def linear_after(
+    streams: torch.Tensor,
+    layer: Layer,
+    states: torch.Tensor,
+    reads: torch.Tensor,
+    rest: torch.Tensor,
+    z: torch.Tensor,
+    share: torch.Tensor,
+    c: Config,
+    low: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The rest of a DeltaNet layer from the ``states`` before each chunk. Returns the streams and the balance loss."""
     p, rows = layer["linear_attn"], len(streams)
     out = (reads @ states + rest).transpose(1, 2).reshape(rows, c.linear_num_value_heads, -1)
@@ -148,7 +172,9 @@ def linear_after(streams, layer, states, reads, rest, z, share, c, low):
     return mlp_block(streams, layer, c, low)
 
 
-def qsa_before(streams, layer, table, c, low):
+def qsa_before(
+    streams: torch.Tensor, layer: Layer, table: torch.Tensor, c: Config, low: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """A QSA layer up to its attention.
 
     Returns q [rows, n_head, dim], k, v [rows, n_head_kv, dim], gate, injection, and the indexer's queries
@@ -171,13 +197,23 @@ def qsa_before(streams, layer, table, c, low):
     return q, k, v, gate, share, queries.to(low), pooled[:, 0].to(low)
 
 
-def qsa_after(streams, layer, out, gate, share, c, low):
+def qsa_after(
+    streams: torch.Tensor,
+    layer: Layer,
+    out: torch.Tensor,
+    gate: torch.Tensor,
+    share: torch.Tensor,
+    c: Config,
+    low: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The rest of a QSA layer from the attention's ``out`` [rows, n_head, dim]. Returns streams and balance loss."""
     y = linear((out * torch.sigmoid(gate)).flatten(1), layer["self_attn"]["o_proj.weight"], low)
     return mlp_block(injected(streams, share, y), layer, c, low)
 
 
-def ple(streams, p, rows, pos, c, low):
+def ple(
+    streams: torch.Tensor, p: Part, rows: torch.Tensor, pos: torch.Tensor, c: Config, low: torch.dtype
+) -> torch.Tensor:
     """Streams after PLE; ``rows`` [tokens, heads] are the table's rows of every token's n-grams."""
     eps, groups = c.rms_norm_eps, (c.hc_count, c.hidden_size)
     embedding = F.embedding(rows, p["ple_embedding.ngram_embedding.weight"]).flatten(1)
@@ -193,7 +229,7 @@ def ple(streams, p, rows, pos, c, low):
     return streams + gated + F.silu(mixed).view(streams.shape)
 
 
-def draft_start(streams, embedded, p, c, low):
+def draft_start(streams: torch.Tensor, embedded: torch.Tensor, p: Part, c: Config, low: torch.dtype) -> torch.Tensor:
     """The draft layer's streams from the model's (or its own) and the embedding of the next token; norm ``whole``."""
     eps = c.rms_norm_eps
     embedded = linear(rms(embedded, eps) * (1 + p["pre_fc_norm_embedding.weight"]), p["fc_embedding.weight"], low)
@@ -202,7 +238,15 @@ def draft_start(streams, embedded, p, c, low):
     return hidden.float() + embedded.float()[:, None]
 
 
-def head_loss(streams, mixer, head, targets, weights, c, low):
+def head_loss(
+    streams: torch.Tensor,
+    mixer: Part,
+    head: torch.Tensor,
+    targets: torch.Tensor,
+    weights: torch.Tensor,
+    c: Config,
+    low: torch.dtype,
+) -> torch.Tensor:
     """Weighted mean cross-entropy in nats of the logits of the mixed streams. ``weights`` [rows] float32."""
     x, _ = mix(streams, mixer, c, low)
     losses = F.cross_entropy(linear(x, head, low).float(), targets, reduction="none")

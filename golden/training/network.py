@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from qsa.reference.layers.rope import cos_sin
+from qsa.reference.model.config import Config
 from qsa.reference.model.ple import hash_constants
 from qsa.reference.model.text_model import shapes
 
@@ -20,7 +21,7 @@ UNUSED = "mtp.layers.0.self_attn.indexer."
 """The draft layer attends densely: its indexer has names in the checkpoint but takes no part."""
 
 
-def initial(config, generator):
+def initial(config: Config, generator: torch.Generator) -> dict[str, torch.Tensor]:
     """Parameters by name, float32: normal matrices of variance 1 / inputs, outputs of blocks smaller, norms neutral.
 
     Embeddings have variance 1, the n-gram table 1/4. Decays of Gated DeltaNet start between 0.2 and 0.9999 per token.
@@ -82,7 +83,9 @@ class Network:
     ``low`` is the dtype of matrix products. ``compiled`` compiles the stretches between attention and state.
     """
 
-    def __init__(self, config, tensors, low=torch.float32, compiled=False):
+    def __init__(
+        self, config: Config, tensors: dict[str, torch.Tensor], low: torch.dtype = torch.float32, compiled: bool = False
+    ) -> None:
         self.config, self.tensors, self.low = config, tensors, low
         self.device = tensors["lm_head.weight"].device
         types = {"linear_attention": "linear_attn", "indexed_attention": "self_attn"}
@@ -101,12 +104,12 @@ class Network:
         self.call = {name: partial(call(getattr(layers, name), dynamic=False), c=config, low=low) for name in names}
         self.hashes = [hash_constants(config, index) for index in range(len(config.ple_layer_ids))]
 
-    def table(self, length, sequences):
+    def table(self, length: int, sequences: int) -> torch.Tensor:
         """cos and sin [sequences * length, n_rot] float32 of every row's position."""
         rope = torch.from_numpy(cos_sin(range(length), self.config.n_rot, self.config.rope_theta)).float()
         return rope.repeat(sequences, 1).to(self.device)
 
-    def ngram_rows(self, ids, index):
+    def ngram_rows(self, ids: torch.Tensor, index: int) -> torch.Tensor:
         """Table rows [tokens, heads] of ``ids`` [sequences, length] int64; as ``reference/model/ple.py``, state new."""
         c, hash_ = self.config, self.hashes[index]
         mixed, cut, rows = ids * hash_.multipliers[0], torch.zeros_like(ids, dtype=torch.bool), []
@@ -130,7 +133,9 @@ class Network:
             loss = attention.index_loss(q, k, queries, pooled, length, self.config, index_rows)
         return *self.call["qsa_after"](streams, layer, out, gate, share), loss
 
-    def trunk(self, ids, table, select=False, index_rows=None):
+    def trunk(
+        self, ids: torch.Tensor, table: torch.Tensor, select: bool = False, index_rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Final streams of ``ids`` [sequences, length]; mean balance loss and sum of the indexers' losses."""
         c, length = self.config, ids.shape[1]
         embedded = F.embedding(ids.flatten(), self.tensors["model.embed_tokens.weight"])
@@ -151,13 +156,22 @@ class Network:
             balances.append(balance)
         return streams, sum(balances) / len(balances), sum(losses)
 
-    def draft_step(self, streams, next_ids, table):
+    def draft_step(
+        self, streams: torch.Tensor, next_ids: torch.Tensor, table: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The draft layer's streams from ``streams`` and the token after each row, ``next_ids`` [sequences, length]."""
         embedded = F.embedding(next_ids.flatten(), self.tensors["model.embed_tokens.weight"])
         streams = self.call["draft_start"](streams, embedded, self.draft)
         return self._attend(streams, self.draft_layer, table, next_ids.shape[1], False, None)[:2]
 
-    def losses(self, tokens, weights, select=False, draft_steps=1, index_rows=None):
+    def losses(
+        self,
+        tokens: torch.Tensor,
+        weights: torch.Tensor,
+        select: bool = False,
+        draft_steps: int = 1,
+        index_rows: torch.Tensor | None = None,
+    ) -> Losses:
         """:class:`Losses` of ``tokens`` [sequences, length + 1] int64; ``weights`` alike, float32, of every target.
 
         Draft step s predicts the token s + 1 places after the row's next one; what lies beyond the sequence weighs 0.
@@ -175,11 +189,11 @@ class Network:
             drafts.append(self.call["head_loss"](streams, self.draft_mixer, head, goal.flatten(), weight.flatten()))
         return Losses(text, drafts, index, balance)
 
-    def guess(self, streams, mixer, head):
+    def guess(self, streams: torch.Tensor, mixer: layers.Part, head: torch.Tensor) -> torch.Tensor:
         """The likeliest token [rows] after each row."""
         return layers.linear(layers.mix(streams, mixer, self.config, self.low)[0], head, self.low).argmax(-1)
 
-    def logits(self, ids, select=True):
+    def logits(self, ids: torch.Tensor, select: bool = True) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits [length, vocab] and draft logits [length - 1, vocab] of one sequence ``ids`` [length] (a multiple of
         CHUNK), for comparison with the reference."""
         with torch.no_grad():
@@ -191,6 +205,6 @@ class Network:
             return layers.linear(x, head, self.low), layers.linear(y, head, self.low)[:-1]
 
 
-def ahead(tokens, by):
+def ahead(tokens: torch.Tensor, by: int) -> torch.Tensor:
     """``tokens`` [sequences, n] moved ``by`` places to the left, 0 behind the end."""
     return F.pad(tokens[:, by:], (0, by))

@@ -20,7 +20,7 @@ RATES = {"ngram_embedding.weight": 2.5, "index_qk_proj.weight": 0.7}
 """Learning rates beside the common one."""
 
 
-def orthogonal(g, steps=5):
+def orthogonal(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
     """The nearest matrices with singular values near 1, by Newton-Schulz steps. ``g`` [count, m, n] float32."""
     x = g.bfloat16()
     tall = x.shape[1] > x.shape[2]
@@ -35,7 +35,14 @@ def orthogonal(g, steps=5):
 class Optimiser:
     """``tensors``: name -> leaf tensor. ``muon`` and ``adam`` are the peak learning rates."""
 
-    def __init__(self, tensors, muon=0.02, adam=2e-3, momentum=0.95, decay=0.01):
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        muon: float = 0.02,
+        adam: float = 2e-3,
+        momentum: float = 0.95,
+        decay: float = 0.01,
+    ) -> None:
         matrices = {n: t for n, t in tensors.items() if t.dim() > 1 and not n.endswith(ADAM)}
         self.rate, self.momentum, self.decay = muon, momentum, decay
         shapes = sorted({t.shape for t in matrices.values()})
@@ -50,7 +57,7 @@ class Optimiser:
         self.rest = list(rest.values())
 
     @torch.no_grad()
-    def step(self, factor):
+    def step(self, factor: float) -> torch.Tensor:
         """One step with the learning rates times ``factor``; gradients are cleared. Returns the norm of AdamW's."""
         norm = torch.nn.utils.clip_grad_norm_(self.rest, 1.0)
         for group in self.adam.param_groups:
@@ -68,6 +75,6 @@ class Optimiser:
                 tensor.grad = None
         return norm
 
-    def state(self):
+    def state(self) -> list[torch.Tensor]:
         """Tensors to restore after a bad step: momenta of both kinds."""
         return self.speeds + [v for one in self.adam.state.values() for k, v in one.items() if k != "step"]

@@ -2,6 +2,8 @@
 chunk to chunk. On a CPU they run as plain torch, which is also what the kernels are held to.
 """
 
+from typing import Any
+
 import torch
 
 try:
@@ -107,14 +109,14 @@ class Carry(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, m, n, chunks):
+    def forward(ctx: Any, m: torch.Tensor, n: torch.Tensor, chunks: int) -> torch.Tensor:
         states = _carry(m, n, chunks, False)
         ctx.save_for_backward(m, states)
         ctx.chunks = chunks
         return states
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
         m, states = ctx.saved_tensors
         after = _carry(m, grad, ctx.chunks, True)
         return after @ states.mT, after, None

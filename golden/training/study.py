@@ -12,8 +12,10 @@ import importlib
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -34,17 +36,17 @@ LENGTHS, DEPTHS, SETS = (4096, 16384), (10, 50, 90), 2
 CHUNK = 1024
 
 
-def model(folder, operations, selection="trained"):
+def model(folder: Path, operations: str, selection: str = "trained") -> ExactModel:
     """The model with a ``selection``: ``trained``, ``random`` (block scores are drawn) or ``full`` (no cell is left
     out)."""
     config, tensors = read_quantised(folder)
-    backend = importlib.import_module(operations)
+    backend: Any = importlib.import_module(operations)
     if selection == "full":
         config = dataclasses.replace(config, indexer_budget=LENGTHS[-1] + 256)
     if selection == "random":
         generator = np.random.Generator(np.random.PCG64(1))
 
-        def block_scores(q_idx, index, steps, out=None):
+        def block_scores(q_idx: Any, index: Any, steps: Any, out: Any = None) -> np.ndarray:
             return generator.random((len(q_idx), index.max_blocks), np.float32)
 
         names = {name: getattr(backend, name) for name in ("append_index", "append_kv", "attend", "layers", "select")}
@@ -52,17 +54,17 @@ def model(folder, operations, selection="trained"):
     return ExactModel(config, tensors, backend=backend)
 
 
-def read(of, ids, state):
+def read(of: ExactModel, ids: np.ndarray, state: Any) -> np.ndarray:
     """Logits float32 [n, vocab] of ``ids`` [n], which ``state`` takes in."""
     return np.concatenate([of.forward(ids[first : first + CHUNK], state)[0] for first in range(0, len(ids), CHUNK)])
 
 
-def bytes_of(data):
+def bytes_of(data: bytes) -> np.ndarray:
     """Token ids of bytes."""
     return np.frombuffer(data, np.uint8).astype(np.int64)
 
 
-def scored(of, data):
+def scored(of: ExactModel, data: bytes) -> tuple[np.ndarray, np.ndarray]:
     """(NLL in nats float64 [n - 1], likeliest token [n - 1]) of the bytes ``data`` [n]."""
     ids = bytes_of(data)
     logits = read(of, ids[:-1], of.init_state(len(ids))).astype(np.float64)
@@ -71,7 +73,7 @@ def scored(of, data):
     return -logits[np.arange(len(logits)), ids[1:]], logits.argmax(axis=1)
 
 
-def arithmetic(data, guesses):
+def arithmetic(data: bytes, guesses: np.ndarray) -> tuple[int, int]:
     """(right, all) results of the exercises in ``data``: right when every byte of the last number of the line, and the
     line's end, is the likeliest one. That is what a greedy reader of the line so far would say."""
     right = total = 0
@@ -84,7 +86,7 @@ def arithmetic(data, guesses):
     return right, total
 
 
-def find(of, size, seed, rows):
+def find(of: ExactModel, size: int, seed: int, rows: Sequence[bytes]) -> dict[int, bool]:
     """Depth -> whether the answer to its needle's question is right, greedily decoded."""
     hay, wanted = haystack(random.Random(f"study/{size}/{seed}"), size, DEPTHS, lines_of(rows, random.Random(seed)))
     whole = of.init_state(size + 256)
@@ -100,7 +102,7 @@ def find(of, size, seed, rows):
     return found
 
 
-def main():
+def main() -> None:
     """Print the figures as JSON."""
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("model", type=Path)

@@ -10,14 +10,16 @@ import math
 import time
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from .batches import Batches, Stage
 from .config import CONFIG
 from .exercises import ANSWER
-from .network import UNUSED, Network, initial
+from .network import UNUSED, Losses, Network, initial
 from .optimiser import Optimiser
 
 STAGES = (
@@ -47,7 +49,7 @@ SAVING = 12
 """Seconds kept at the end for saving and the last check."""
 
 
-def parser():
+def parser() -> argparse.ArgumentParser:
     """The command line."""
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("data")
@@ -63,9 +65,10 @@ def parser():
     return p
 
 
-def save(tensors, out):
+def save(tensors: dict[str, torch.Tensor], out: Path) -> None:
     """The tensors in SHARDS files of about equal size, written beside the old ones first."""
-    shards, sizes = [{} for _ in range(SHARDS)], [0] * SHARDS
+    shards: list[dict[str, torch.Tensor]] = [{} for _ in range(SHARDS)]
+    sizes = [0] * SHARDS
     for name in sorted(tensors, key=lambda name: (-tensors[name].numel(), name)):
         place = sizes.index(min(sizes))
         shards[place][name] = tensors[name].detach().cpu().contiguous()
@@ -76,7 +79,7 @@ def save(tensors, out):
         (out / f"new-{place}").replace(out / f"weights-{place}.safetensors")
 
 
-def load(folder, device="cpu"):
+def load(folder: Path, device: str = "cpu") -> dict[str, torch.Tensor]:
     """name -> tensor of the files that :func:`save` wrote."""
     return {
         name: t for path in sorted(folder.glob("weights-*.safetensors")) for name, t in load_file(path, device).items()
@@ -86,8 +89,9 @@ def load(folder, device="cpu"):
 class Trainer:
     """Network, optimiser, batches and log of one run."""
 
-    def __init__(self, options):
-        self.begin, self.options, self.good = time.monotonic(), options, None
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.begin, self.options = time.monotonic(), options
+        self.good: list[torch.Tensor] | None = None
         options.out.mkdir(parents=True, exist_ok=True)
         self.file = (options.out / "log.jsonl").open("w")
         self.batches = Batches(options.data, options.seed, options.tokens)
@@ -106,14 +110,16 @@ class Trainer:
         whole = sum(stage.share for stage in chosen)
         self.stages = [stage._replace(share=stage.share / whole) for stage in chosen]
 
-    def log(self, **values):
+    def log(self, **values: Any) -> None:
         """One line of the log, also printed."""
         line = json.dumps({"seconds": round(time.monotonic() - self.begin, 1)} | values)
         print(line, flush=True)
         self.file.write(line + "\n")
         self.file.flush()
 
-    def losses(self, data, weight, select, offset=0):
+    def losses(
+        self, data: np.ndarray, weight: np.ndarray, select: bool, offset: int = 0
+    ) -> tuple[Losses, torch.Tensor]:
         """Losses of a batch of bytes and weights (NumPy), and the one number to minimise."""
         tokens = torch.from_numpy(data).to(self.options.device, non_blocking=True).long()
         weights = torch.from_numpy(weight).to(self.options.device, non_blocking=True).float() / 4
@@ -124,7 +130,7 @@ class Trainer:
         drafts = sum(w * d for w, d in zip(DRAFT_WEIGHTS, losses.drafts, strict=True))
         return losses, losses.text + drafts + losses.index + 0.01 * losses.balance
 
-    def warm_up(self):
+    def warm_up(self) -> None:
         """Forward and backward at every length and kind of attention, without a step: compiles, and fails early."""
         for length, select in sorted({(n, s.select) for s in self.stages for n in s.lengths}):
             data, weight = self.batches.make("warm", length, (1, 1, 1)).result()
@@ -137,7 +143,7 @@ class Trainer:
             for tensor in self.learned.values():
                 tensor.grad = None
 
-    def needles(self, length, select):
+    def needles(self, length: int, select: bool) -> float:
         """Share of the bytes of answers in documents of needles that the network gets right, given those before."""
         data, weight = self.batches.make("check", length, (0, 0, 1)).result()
         # With gradients, though none is wanted: without them everything would be compiled a second time.
@@ -150,7 +156,7 @@ class Trainer:
             guess = self.network.guess(streams, **head)
             return round(float((guess == tokens[:, 1:].flatten())[answer].float().mean()), 4)
 
-    def check(self, *numbers):
+    def check(self, *numbers: float) -> bool:
         """Keep a copy of the state when ``numbers`` are finite, else go back to the last copy, momenta included.
 
         Returns whether they were. Raises FloatingPointError when there is no copy yet.
@@ -166,7 +172,7 @@ class Trainer:
                 tensor.copy_(value)
         return False
 
-    def step(self, step, stage, progress):
+    def step(self, step: int, stage: Stage, progress: float) -> tuple[Losses, torch.Tensor, torch.Tensor, float, int]:
         """One step. Returns (losses, the one minimised, AdamW's gradient norm, factor of the rates, length)."""
         data, weight, select = self.batches.next(stage)
         losses, total = self.losses(data, weight, select, offset=step * 13)
@@ -174,7 +180,7 @@ class Trainer:
         rate = min(1.0, (step + 1) / WARMUP) * (0.02 + 0.98 * (1 + math.cos(math.pi * progress)) / 2)
         return losses, total, self.optimiser.step(rate), rate, data.shape[1] - 1
 
-    def run(self):
+    def run(self) -> None:
         """Train until the time is up."""
         self.warm_up()
         start, end = time.monotonic(), self.begin + self.options.seconds - SAVING
