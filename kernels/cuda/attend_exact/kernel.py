@@ -72,7 +72,14 @@ def opaque(thread):
 
 @specialised
 def build(
-    k_groups: int, v_groups: int, n_head_kv: int, group: int, parts: int, each: int, matrix=True, cluster=False
+    k_groups: int,
+    v_groups: int,
+    n_head_kv: int,
+    group: int,
+    parts: int,
+    each: int,
+    matrix: bool = True,
+    cluster: bool = False,
 ) -> Any:
     """The kernel for one format and geometry.
 

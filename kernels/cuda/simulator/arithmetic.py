@@ -1,6 +1,7 @@
 """The simulator's arithmetic instructions, with the names and arguments of ``toolchain/ptx.py``."""
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +16,12 @@ def _bytes(x, signed):
     return [b - 256 if signed and b > 127 else b for b in (int(x) & ALL_BITS).to_bytes(4, "little")]
 
 
-def dp4a_s8(a, b, c):
+def dp4a_s8(a: Any, b: Any, c: Any) -> Any:
     """c plus the product of the signed bytes of a and b."""
     return int32(c + sum(x * y for x, y in zip(_bytes(a, True), _bytes(b, True), strict=True)))
 
 
-def dp4a_u8s8(a, b, c):
+def dp4a_u8s8(a: Any, b: Any, c: Any) -> Any:
     """c plus the product of the unsigned bytes of a and the signed ones of b."""
     return int32(c + sum(x * y for x, y in zip(_bytes(a, False), _bytes(b, True), strict=True)))
 
@@ -31,12 +32,12 @@ def _shifts(selector):
     return [(8 * (selector >> 4 * i & 7), selector >> 4 * i & 8) for i in range(4)]
 
 
-def join_four(a, b, c, d):
+def join_four(a: Any, b: Any, c: Any, d: Any) -> Any:
     """The int64 sum of four int32 digits to the base 256, the lowest first."""
     return a + (b << 8) + (c << 16) + (d << 24)
 
 
-def prmt(a, b, selector):
+def prmt(a: Any, b: Any, selector: Any) -> Any:
     """Bytes of a (0 to 3) and b (4 to 7) by the selector's nibbles; bit 3 of a nibble replicates the byte's sign."""
     pool, result, at = (a & ALL_BITS) | (b & ALL_BITS) << 32, 0, 0
     for shift, sign in _shifts(selector):
@@ -62,16 +63,16 @@ floor_s32 = _rounded(np.floor, -(1 << 31), (1 << 31) - 1)
 trunc_s32 = _rounded(np.trunc, -(1 << 31), (1 << 31) - 1)
 
 
-def half_to_float(x):
+def half_to_float(x: Any) -> Any:
     """float32 of the half in the low 16 bits."""
     return _f32(np.uint16(int(x) & 0xFFFF).view(np.float16))
 
 
-def float_to_half(x):
+def float_to_half(x: Any) -> Any:
     """Bits of ``x`` rounded to a half."""
     return int(np.float16(_f32(x)).view(np.uint16))
 
 
-def ex2_approx(x):
+def ex2_approx(x: Any) -> Any:
     """2^x."""
     return np.exp2(_f32(x))

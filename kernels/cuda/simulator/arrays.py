@@ -3,6 +3,7 @@
 import ctypes
 import math
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ class GlobalArray:
     ``address`` is that of its first byte, far from every other array's, so that arithmetic gone wrong hits nothing.
     """
 
-    def __init__(self, array, address):
+    def __init__(self, array: Any, address: Any) -> None:
         self.array, self.address = array, address
         self.shape, self.ndim, self.size, self.dtype = array.shape, array.ndim, array.size, array.dtype
         self.strides = array.strides
@@ -39,7 +40,7 @@ class GlobalArray:
     def __len__(self):
         return self.shape[0]
 
-    def holds(self, offset, size):
+    def holds(self, offset: Any, size: Any) -> Any:
         """Whether ``size`` bytes at ``offset`` are the array's own, none of them in a gap between its rows."""
         if self.contiguous:
             return 0 <= offset <= self.array.nbytes - size
@@ -65,7 +66,7 @@ class GlobalArray:
                 fault("bounds", f"index {tuple(map(int, index))} into a global array of shape {self.shape}")
         return index
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         index = self._checked(index)
         value = self.array[index]
         if len(index) < self.ndim:
@@ -110,12 +111,12 @@ class _Flat:
 class LocalArray(_Flat):
     """An array of one lane's own. Kernels keep their registers in such arrays, so one plain index takes a short way."""
 
-    def __init__(self, shape, convert):
+    def __init__(self, shape: Any, convert: Any) -> None:
         super().__init__(shape)
         self.convert, self.values = convert, [None] * self.size
         self.plain = self.size if self.ndim == 1 else 0
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         if index.__class__ is int and 0 <= index < self.plain:
             value = self.values[index]
         else:
@@ -132,16 +133,16 @@ class LocalArray(_Flat):
 class SharedArray(_Flat):
     """An array in shared memory; a shape of 0 is all of the dynamic part."""
 
-    def __init__(self, memory, shape, convert, address, nbytes):
+    def __init__(self, memory: Any, shape: Any, convert: Any, address: Any, nbytes: Any) -> None:
         self.form = struct.Struct("<" + convert.letter)
         super().__init__(nbytes // self.form.size if shape == 0 else shape)
         self.memory, self.convert, self.address = memory, convert, address
 
-    def address_of(self, index):
+    def address_of(self, index: Any) -> Any:
         """Address of the element at ``index``."""
         return self.address + self.form.size * self._offset(index, "shared")
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: Any) -> Any:
         address = self.address_of(index)
         self.memory.reading(address, self.form.size)
         return self.convert(self.form.unpack_from(self.memory.data, address)[0])

@@ -6,6 +6,7 @@ to the scheduler when there is none or when it has finished.
 
 from collections import deque
 from contextvars import copy_context
+from typing import Any
 
 import numpy as np
 from greenlet import getcurrent, greenlet
@@ -30,7 +31,7 @@ class Lane:
         *("seen", "thread", "value", "waits", "warp"),
     )
 
-    def __init__(self, block, index, thread, warp):
+    def __init__(self, block: Any, index: Any, thread: Any, warp: Any) -> None:
         self.block, self.index, self.thread, self.warp = block, index, thread, warp
         self.laneid, self.clock, self.seen = index % WARP, 1, block.origin
         self.open, self.groups, self.polled = [], [], set()
@@ -49,7 +50,7 @@ class Warp:
 
     __slots__ = ("lanes", "pending")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lanes, self.pending = [], {}
 
 
@@ -60,7 +61,18 @@ class Block:
 
     cluster = None
 
-    def __init__(self, name, function, args, index, grid, size, shared, registered, backwards):
+    def __init__(
+        self,
+        name: Any,
+        function: Any,
+        args: Any,
+        index: Any,
+        grid: Any,
+        size: Any,
+        shared: Any,
+        registered: Any,
+        backwards: Any,
+    ) -> None:
         self.name, self.function, self.args = name, function, args
         self.index, self.grid, self.size = index, grid, size
         self.memory, self.globals = shared, registered
@@ -80,7 +92,7 @@ class Block:
         self.ready = deque()
         self.running = count
 
-    def advance(self):
+    def advance(self) -> None:
         """Run every lane until it is finished, waits or polls; those that polled before run again first.
 
         Raises :class:`SimulationError` when lanes wait for ever.
@@ -109,7 +121,7 @@ class Block:
             stuck(self)
 
 
-def run_grid(start, count, order, resident):
+def run_grid(start: Any, count: Any, order: Any, resident: Any) -> None:
     """Run ``count`` clusters, of which ``start(i)`` makes the blocks of the i-th; another starts while fewer than
     ``resident`` blocks are under way.
 

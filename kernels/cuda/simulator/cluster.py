@@ -16,6 +16,7 @@ The rules are stricter than the memory model, which keeps them independent of th
 """
 
 from functools import partial
+from typing import Any
 
 from ..toolchain.constants import FULL_WARP
 from .memory import SharedMemory
@@ -33,11 +34,11 @@ class Cluster:
     """Blocks that were started together. ``blocks`` by rank; ``exits``: at how many barriers every lane that has ended
     had arrived; ``phases``: the lanes that have arrived at each barrier."""
 
-    def __init__(self, size):
+    def __init__(self, size: Any) -> None:
         self.size, self.blocks, self.exits = size, [], []
         self.phases = []
 
-    def arrive(self, lane):
+    def arrive(self, lane: Any) -> None:
         """Note the arrival of ``lane`` at its next barrier."""
         if lane.arrivals > lane.waits:
             fault("barrier", "barrier.cluster: arrives again without a wait", lane)
@@ -46,16 +47,16 @@ class Cluster:
         self.phases[lane.arrivals] += 1
         lane.arrivals += 1
 
-    def absent(self, phase):
+    def absent(self, phase: Any) -> Any:
         """Lanes of the cluster that have neither arrived at barrier ``phase`` nor ended."""
         ended = sum(1 for arrivals in self.exits if arrivals <= phase)
         return self.size * len(self.blocks[0].lanes) - self.phases[phase] - ended
 
-    def told(self, phase):
+    def told(self, phase: Any) -> Any:
         """What a lane waits for at barrier ``phase``, in words."""
         return f"{self.absent(phase)} lanes at barrier.cluster {phase}"
 
-    def leave(self, lane):
+    def leave(self, lane: Any) -> None:
         """Note the end of ``lane``."""
         self.exits.append(lane.arrivals)
         if not lane.block.running:
@@ -71,7 +72,7 @@ class Mbarrier:
     the fence.
     """
 
-    def __init__(self, owner, address, count):
+    def __init__(self, owner: Any, address: Any, count: Any) -> None:
         self.owner, self.clock, self.address, self.count = owner, owner.clock, address, count
         self.pending, self.missing, self.phase, self.came = count, 0, 0, 0
         self.fenced, self.seen = None, set()
@@ -80,12 +81,12 @@ class Mbarrier:
         block = self.owner.block
         return f"mbarrier at shared address {self.address} of rank {block.cluster.blocks.index(block)}"
 
-    def told(self):
+    def told(self) -> Any:
         """What it waits for, in words."""
         surplus = f"{-self.missing} bytes more than it expects" if self.missing < 0 else f"{self.missing} bytes missing"
         return f"{self}: {self.pending} arrivals pending, {surplus}"
 
-    def known(self, what):
+    def known(self, what: Any) -> None:
         """A fault unless the running lane is ordered after the initialisation, in its own block or by the cluster's
         barrier."""
         lane, owner = State.lane, self.owner
@@ -99,7 +100,7 @@ class Mbarrier:
         missing = f"without a barrier.cluster at which lane {owner.index} there arrived after its fence"
         fault("race", f"{what} on the {self}, {missing}")
 
-    def change(self, arrivals, n):
+    def change(self, arrivals: Any, n: Any) -> None:
         """Take off ``arrivals`` and expect ``n`` bytes more, which may be below 0; the phase may end."""
         if arrivals > self.pending:
             fault("barrier", f"arrives once more than the count of {self.count}: {self.told()}")
@@ -112,7 +113,7 @@ class Mbarrier:
             self.pending = self.count
         State.progress += 1
 
-    def deliver(self, n):
+    def deliver(self, n: Any) -> None:
         """Count ``n`` bytes that have come."""
         if self.phase:
             fault("barrier", f"sends {n} bytes more than the {self} expects, which has had its {self.came} bytes")
@@ -124,7 +125,7 @@ class ClusterMemory(SharedMemory):
     """Shared memory of a block of a cluster. ``mbarriers`` by address; ``sent``: of every word that was sent to, the
     mbarrier that counts it."""
 
-    def __init__(self, dynamic):
+    def __init__(self, dynamic: Any) -> None:
         super().__init__(dynamic)
         self.mbarriers, self.sent = {}, {}
 
@@ -137,17 +138,17 @@ class ClusterMemory(SharedMemory):
                 which = "which is sent" if what == "writes" else "and has not seen the end of what is sent"
                 fault("race", f"{what} shared word {4 * word}, {which}, counted by the {mbarrier}")
 
-    def reading(self, address, size):
+    def reading(self, address: Any, size: Any) -> None:
         """As of a block alone."""
         self._ordinary(address, size, "reads")
         super().reading(address, size)
 
-    def writing(self, address, size, atomic=False, pending=False):
+    def writing(self, address: Any, size: Any, atomic: Any = False, pending: Any = False) -> None:
         """As of a block alone."""
         self._ordinary(address, size, "writes")
         super().writing(address, size, atomic, pending)
 
-    def initialise(self, address, count):
+    def initialise(self, address: Any, count: Any) -> None:
         """An mbarrier of the running lane."""
         if address in self.mbarriers:
             fault("barrier", f"mbarrier.init of the {self.mbarriers[address]} a second time")
@@ -156,7 +157,7 @@ class ClusterMemory(SharedMemory):
         self.writing(address, 8)
         self.mbarriers[address] = Mbarrier(State.lane, address, count)
 
-    def mbarrier(self, address, what):
+    def mbarrier(self, address: Any, what: Any) -> Any:
         """The :class:`Mbarrier` at ``address``, of which the running lane must know."""
         self._check(address, 8, what)
         if address not in self.mbarriers:
@@ -164,7 +165,7 @@ class ClusterMemory(SharedMemory):
         self.mbarriers[address].known(what)
         return self.mbarriers[address]
 
-    def receive(self, address, size, mbarrier):
+    def receive(self, address: Any, size: Any, mbarrier: Any) -> None:
         """Check an asynchronous store by the running lane, of any block, and note it."""
         self._check(address, size, "st.async")
         for word in range(address >> 2, (address + size) >> 2):
@@ -175,7 +176,7 @@ class ClusterMemory(SharedMemory):
             self.sent[word], self.valid[word] = mbarrier, 0b1111
         mbarrier.deliver(size)
 
-    def leave(self):
+    def leave(self) -> None:
         """Called when all lanes of the block have ended."""
         for mbarrier in self.mbarriers.values():
             if mbarrier.missing:
@@ -210,13 +211,13 @@ def _wait(lanes, _):
     return [None] * len(lanes)
 
 
-def cluster_arrive_relaxed():
+def cluster_arrive_relaxed() -> None:
     """Arrive at the cluster's next barrier without waiting; orders no memory."""
     _cluster("barrier.cluster")
     warp_operation(_arrive, FULL_WARP, None)
 
 
-def cluster_wait():
+def cluster_wait() -> None:
     """Return once every lane of the cluster that has not ended has arrived at this lane's last barrier."""
     cluster = _cluster("barrier.cluster")
     warp_operation(_wait, FULL_WARP, None)
@@ -228,13 +229,13 @@ def cluster_wait():
     lane.waits += 1
 
 
-def mbarrier_init(address, count):
+def mbarrier_init(address: Any, count: Any) -> None:
     """Make a barrier of ``count`` arrivals in 8 bytes of the block's shared memory."""
     _cluster("mbarrier.init")
     State.lane.block.memory.initialise(address, count)
 
 
-def fence_mbarrier_init():
+def fence_mbarrier_init() -> None:
     """Tell the cluster, by the lane's next arrival, of the mbarriers that it has made."""
     _cluster("fence.mbarrier_init")
     lane = State.lane
@@ -243,7 +244,7 @@ def fence_mbarrier_init():
             mbarrier.fenced = lane.arrivals
 
 
-def mbarrier_arrive_expect(address, n_bytes):
+def mbarrier_arrive_expect(address: Any, n_bytes: Any) -> None:
     """Arrive at an mbarrier, which then waits for ``n_bytes`` bytes more."""
     _cluster("mbarrier.arrive")
     mbarrier = State.lane.block.memory.mbarrier(address, "mbarrier.arrive")
@@ -252,7 +253,7 @@ def mbarrier_arrive_expect(address, n_bytes):
     mbarrier.change(1, n_bytes)
 
 
-def mbarrier_try_wait(address, parity):
+def mbarrier_try_wait(address: Any, parity: Any) -> Any:
     """1 when the phase under way has the other parity, hence also of parity 1 at first."""
     _cluster("mbarrier.try_wait")
     mbarrier = State.lane.block.memory.mbarrier(address, "mbarrier.try_wait")
@@ -264,7 +265,7 @@ def mbarrier_try_wait(address, parity):
     return 1
 
 
-def map_shared(address, rank):
+def map_shared(address: Any, rank: Any) -> Any:
     """Address in the cluster's memory of what ``address`` names in the block ``rank``."""
     requires((9, 0), "mapa")
     cluster = State.lane.block.cluster
@@ -273,7 +274,7 @@ def map_shared(address, rank):
     return (rank + 1) * SPAN + address
 
 
-def receive(address, size, mbarrier):
+def receive(address: Any, size: Any, mbarrier: Any) -> Any:
     """Check an asynchronous store of the running lane and count its bytes; (memory, offset) to store them at."""
     cluster = _cluster("st.async")
     rank, counts = address // SPAN - 1, mbarrier // SPAN - 1

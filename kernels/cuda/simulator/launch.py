@@ -79,7 +79,7 @@ class Kernel:
         self.py_func, self.options = function, options
         self.__name__ = function.__name__
 
-    def __getitem__(self, configuration):
+    def __getitem__(self, configuration: Any) -> Any:
         grid, block, *rest = configuration
         shared = rest[1] if len(rest) > 1 else 0
         return lambda *args: launch(self, grid, block, args, shared)

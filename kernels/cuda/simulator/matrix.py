@@ -3,6 +3,7 @@
 The compute capability that each needs is the PTX reference's ("Target ISA notes")."""
 
 import struct
+from typing import Any
 
 import numpy as np
 
@@ -32,23 +33,23 @@ def _product(values, kind):
     return [tuple(row) for row in d.astype(np.int32).tolist()]
 
 
-def mma_s8_m16n8k32(lanes, values):
+def mma_s8_m16n8k32(lanes: Any, values: Any) -> Any:
     """D = A·B + C, A int8."""
     return _product(values, np.int8)
 
 
-def mma_u8_m16n8k32(lanes, values):
+def mma_u8_m16n8k32(lanes: Any, values: Any) -> Any:
     """D = A·B + C, A uint8."""
     return _product(values, np.uint8)
 
 
-def mma_s8(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+def mma_s8(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """The registers of D = A B + C, A int8 [16, 32] and B int8 [32, 8]."""
     requires((8, 0), "mma.m16n8k32")
     return warp_operation(mma_s8_m16n8k32, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
 
 
-def mma_u8(a0, a1, a2, a3, b0, b1, c0, c1, c2, c3):
+def mma_u8(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
     """The registers of D = A B + C, A uint8 [16, 32] and B int8 [32, 8]."""
     requires((8, 0), "mma.m16n8k32")
     return warp_operation(mma_u8_m16n8k32, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
@@ -71,36 +72,36 @@ def _matrices(lanes, addresses, count):
     return [tuple(words[8 * m + i // 4][i % 4] for m in range(count)) for i in range(WARP)]
 
 
-def ldmatrix_2(lanes, addresses):
+def ldmatrix_2(lanes: Any, addresses: Any) -> Any:
     """Two 8x8 matrices of 16-bit elements."""
     return _matrices(lanes, addresses, 2)
 
 
-def ldmatrix_4(lanes, addresses):
+def ldmatrix_4(lanes: Any, addresses: Any) -> Any:
     """Four 8x8 matrices of 16-bit elements."""
     return _matrices(lanes, addresses, 4)
 
 
-def ldmatrix_4_transposed(lanes, addresses):
+def ldmatrix_4_transposed(lanes: Any, addresses: Any) -> Any:
     """Four 8x8 matrices of 16-bit elements, transposed."""
     m = np.frombuffer(b"".join(_rows(lanes, addresses)), np.uint16).reshape(4, 8, 8).transpose(0, 2, 1)
     words = np.ascontiguousarray(m).view(np.int32).reshape(4, WARP).T
     return [tuple(row) for row in words.tolist()]
 
 
-def ldmatrix_x2(address):
+def ldmatrix_x2(address: Any) -> Any:
     """Two 8x8 matrices of 16-bit elements from shared memory, a row at each address of lanes 0 to 15."""
     requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_2, FULL_WARP, address)
 
 
-def ldmatrix_x4(address):
+def ldmatrix_x4(address: Any) -> Any:
     """Four 8x8 matrices of 16-bit elements from shared memory, a row at each lane's address."""
     requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_4, FULL_WARP, address)
 
 
-def ldmatrix_x4_trans(address):
+def ldmatrix_x4_trans(address: Any) -> Any:
     """As :func:`ldmatrix_x4`, each matrix transposed."""
     requires((7, 5), "ldmatrix")
     return warp_operation(ldmatrix_4_transposed, FULL_WARP, address)

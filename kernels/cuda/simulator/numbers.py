@@ -39,24 +39,24 @@ int32, uint32 = _integer("int32", "i", 32, True), _integer("uint32", "I", 32, Fa
 int64, uint64 = _integer("int64", "q", 64, True), _integer("uint64", "Q", 64, False)
 
 
-def float32(x):
+def float32(x: Any) -> Any:
     """A float32. Beyond 2^53 NumPy would round a Python integer twice."""
     if x.__class__ is int and not -(1 << 53) <= x <= 1 << 53:
         return (np.int64 if x < 1 << 63 else np.uint64)(x).astype(_f32)
     return _f32(x)
 
 
-def float64(x):
+def float64(x: Any) -> Any:
     """A float64."""
     return np.float64(x)
 
 
-def float16(x):
+def float16(x: Any) -> Any:
     """A float16."""
     return np.float16(x)
 
 
-def boolean(x):
+def boolean(x: Any) -> Any:
     """A truth value."""
     return bool(x)
 
@@ -73,12 +73,12 @@ types = SimpleNamespace(
 _BY_DTYPE = {np.dtype(name): convert for name, convert in vars(types).items() if name not in ("intp", "boolean")}
 
 
-def converter(dtype):
+def converter(dtype: Any) -> Any:
     """The constructor of a dtype, numba's or NumPy's."""
     return dtype if hasattr(dtype, "letter") else _BY_DTYPE[np.dtype(dtype)]
 
 
-def bits(x):
+def bits(x: Any) -> Any:
     """int32 bits of a float32."""
     return struct.unpack("<i", struct.pack("<f", x))[0] if x == x else int(_f32(x).view(np.int32))
 
@@ -87,7 +87,7 @@ _UINT, _FLOAT = struct.Struct("<I"), struct.Struct("<f")
 _EXPONENT = 0x7F800000
 
 
-def from_bits(x):
+def from_bits(x: Any) -> Any:
     """float32 of int32 bits."""
     x = int(x) & ALL_BITS
     if x & _EXPONENT == _EXPONENT:

@@ -3,6 +3,7 @@
 import math
 import operator
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -137,32 +138,32 @@ class Cuda:
     def _all():
         return len(State.lane.block.lanes)
 
-    def syncthreads(self):
+    def syncthreads(self) -> None:
         barrier(0, self._all())
 
-    def syncthreads_count(self, value):
+    def syncthreads_count(self, value: Any) -> Any:
         return barrier(0, self._all(), combine=lambda values: sum(map(bool, values)), value=value)
 
-    def syncthreads_and(self, value):
+    def syncthreads_and(self, value: Any) -> Any:
         return barrier(0, self._all(), combine=lambda values: int(all(values)), value=value)
 
-    def syncthreads_or(self, value):
+    def syncthreads_or(self, value: Any) -> Any:
         return barrier(0, self._all(), combine=lambda values: int(any(values)), value=value)
 
     @staticmethod
-    def syncwarp(mask=FULL_WARP):
+    def syncwarp(mask: int = FULL_WARP) -> None:
         warp_operation(warp.syncwarp, mask, None)
 
     @staticmethod
-    def lanemask_lt():
+    def lanemask_lt() -> Any:
         return (1 << State.lane.index % WARP) - 1
 
-    def grid(self, axes):
+    def grid(self, axes: Any) -> Any:
         index, size, thread = self.blockIdx, self.blockDim, self.threadIdx
         position = (index.x * size.x + thread.x, index.y * size.y + thread.y, index.z * size.z + thread.z)
         return position[0] if axes == 1 else position[:axes]
 
-    def gridsize(self, axes):
+    def gridsize(self, axes: Any) -> Any:
         size, grid = self.blockDim, self.gridDim
         total = (grid.x * size.x, grid.y * size.y, grid.z * size.z)
         return total[0] if axes == 1 else total[:axes]

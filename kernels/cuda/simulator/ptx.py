@@ -42,7 +42,7 @@ from .state import State
 _f32 = np.float32
 
 
-def shared_base(array):
+def shared_base(array: Any) -> Any:
     """Address of a shared array's first byte."""
     if not isinstance(array, SharedArray):
         state.fault("python", "shared_base of something that is no shared array")
@@ -52,7 +52,7 @@ def shared_base(array):
 shared_window = shared_base
 
 
-def global_base(array):
+def global_base(array: Any) -> Any:
     """Address of a global array's first byte."""
     if not isinstance(array, GlobalArray):
         state.fault("python", "global_base of something that is no global array")
@@ -219,12 +219,12 @@ st_global_v2_f32 = _st_global("v2_f32")
 st_global_v4_f32 = _st_global("v4_f32")
 
 
-def cp_async_16(shared, address):
+def cp_async_16(shared: Any, address: Any) -> None:
     """Start a copy of 16 bytes; they are there after the wait."""
     cp_async_16_zfill(shared, address, 16)
 
 
-def cp_async_16_zfill(shared, address, n):
+def cp_async_16_zfill(shared: Any, address: Any, n: Any) -> None:
     """Start a copy of n bytes and 16 - n zeros."""
     state.requires((8, 0), "cp.async")
     lane = State.lane
@@ -235,7 +235,7 @@ def cp_async_16_zfill(shared, address, n):
     lane.open.append((shared, data, offset, n))
 
 
-def cp_async_commit():
+def cp_async_commit() -> None:
     """Close a group of copies."""
     state.requires((8, 0), "cp.async")
     lane = State.lane
@@ -279,51 +279,51 @@ def _global_update(address, form, change, convert):
     return old
 
 
-def red_shared_max_i32(address, value):
+def red_shared_max_i32(address: Any, value: Any) -> None:
     """The larger of the old word and ``value`` to a shared address."""
     _shared_update(address, lambda old: max(old, numbers.int32(value)))
 
 
-def red_shared_add_i32(address, value):
+def red_shared_add_i32(address: Any, value: Any) -> None:
     """``value`` added to a word at a shared address."""
     _shared_update(address, lambda old: old + value)
 
 
-def atom_shared_add_i32(address, value):
+def atom_shared_add_i32(address: Any, value: Any) -> Any:
     """``value`` added to a word at a shared address; returns the old word."""
     return _shared_update(address, lambda old: old + value)
 
 
-def red_global_max_i32(address, value):
+def red_global_max_i32(address: Any, value: Any) -> None:
     """The larger of the old word and ``value`` to a global address."""
     _global_update(address, "<i", lambda old: max(old, numbers.int32(value)), numbers.int32)
 
 
-def red_global_add_i64(address, value):
+def red_global_add_i64(address: Any, value: Any) -> None:
     """``value`` added to 8 bytes at a global address."""
     _global_update(address, "<q", lambda old: old + value, numbers.int64)
 
 
-def atom_global_add_i32(address, value):
+def atom_global_add_i32(address: Any, value: Any) -> Any:
     """``value`` added to a word at a global address; returns the old word."""
     return _global_update(address, "<i", lambda old: old + value, numbers.int32)
 
 
-def atom_global_inc(address, limit):
+def atom_global_inc(address: Any, limit: Any) -> Any:
     """The word at a global address counts up, from ``limit`` on to 0; returns the old word."""
     limit = numbers.uint32(limit)
     return _global_update(address, "<i", lambda old: 0 if numbers.uint32(old) >= limit else old + 1, numbers.int32)
 
 
-def fence_gpu():
+def fence_gpu() -> None:
     """Stores are seen in order: the simulator's always are."""
 
 
-def barrier_sync(number, count):
+def barrier_sync(number: int, count: Any) -> None:
     """Wait at barrier ``number`` for ``count`` lanes."""
     sync.barrier(number, count)
 
 
-def barrier_arrive(number, count):
+def barrier_arrive(number: int, count: Any) -> None:
     """Arrive at barrier ``number`` of ``count`` lanes without waiting."""
     sync.barrier(number, count, waits=False)

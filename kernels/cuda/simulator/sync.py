@@ -6,6 +6,7 @@ tell an ordered pair of accesses from a race.
 """
 
 import sys
+from typing import Any
 
 from ..toolchain.constants import FULL_WARP, WARP
 from .state import State, fault, rest, where
@@ -16,7 +17,7 @@ class Meeting:
 
     __slots__ = ("lanes", "missing", "operation", "site", "values")
 
-    def __init__(self, operation, site, mask):
+    def __init__(self, operation: Any, site: Any, mask: int) -> None:
         self.operation, self.site, self.missing = operation, site, mask.bit_count()
         self.lanes, self.values = [None] * WARP, [None] * WARP
 
@@ -26,12 +27,12 @@ class Barrier:
 
     __slots__ = ("arrived", "clocks", "count", "values", "waiting")
 
-    def __init__(self, count):
+    def __init__(self, count: Any) -> None:
         self.count = count
         self.arrived, self.clocks, self.values, self.waiting = {}, [], [], []
 
 
-def meet(lanes, clocks):
+def meet(lanes: Any, clocks: Any) -> None:
     """Order ``lanes`` after the moments ``clocks``, (what a lane had seen, its index, its clock) each, theirs included.
 
     A list of clocks is never changed once lanes share it.
@@ -44,7 +45,7 @@ def meet(lanes, clocks):
         lane.seen = seen
 
 
-def warp_operation(operation, mask, value):
+def warp_operation(operation: Any, mask: int, value: Any) -> Any:
     """Called by a lane: arrive at ``operation(lanes, values)`` with the lanes of ``mask``; its result for this lane.
 
     Called straight from a function that kernels call, and more often than anything else here: hence written out.
@@ -84,7 +85,7 @@ def _carry_out(lane, meeting, mask):
     lane.block.ready.extend(lanes)
 
 
-def barrier(number, count, waits=True, combine=None, value=None):
+def barrier(number: int, count: Any, waits: Any = True, combine: Any = None, value: Any = None) -> Any:
     """Called by a lane: arrive at barrier ``number`` of ``count`` lanes; ``combine(values)`` when it waits.
 
     Called straight from a function that kernels call.
@@ -127,7 +128,7 @@ def _check_warps(number, phase):
             fault("barrier", message, lane)
 
 
-def poll(seen=None):
+def poll(seen: Any = None) -> None:
     """Called by a lane that looks at memory which other blocks write: others may run first.
 
     ``seen`` is what it saw, an address and a value: progress when it is new to the lane.
@@ -140,7 +141,7 @@ def poll(seen=None):
     rest(lane)
 
 
-def stuck(block):
+def stuck(block: Any) -> None:
     """A fault that says who waits for whom: nobody of ``block`` can run, and not all are finished."""
     for warp in block.warps:
         for mask, meeting in warp.pending.items():

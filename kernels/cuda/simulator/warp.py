@@ -3,6 +3,8 @@
 ``sync.warp_operation`` calls them when all lanes have arrived.
 """
 
+from typing import Any
+
 from ..toolchain.constants import WARP
 from .numbers import int32
 from .state import fault
@@ -23,22 +25,22 @@ def _take(lanes, values, source):
     return results
 
 
-def shfl_xor(lanes, values):
+def shfl_xor(lanes: Any, values: Any) -> Any:
     """Value of lane ^ argument."""
     return _take(lanes, values, lambda i, d: i ^ d)
 
 
-def shfl_up(lanes, values):
+def shfl_up(lanes: Any, values: Any) -> Any:
     """Value of lane - argument, the own one below lane 0."""
     return _take(lanes, values, lambda i, d: i - d if i >= d else i)
 
 
-def shfl_down(lanes, values):
+def shfl_down(lanes: Any, values: Any) -> Any:
     """Value of lane + argument, the own one beyond lane 31."""
     return _take(lanes, values, lambda i, d: i + d if i + d < WARP else i)
 
 
-def shfl(lanes, values):
+def shfl(lanes: Any, values: Any) -> Any:
     """Value of lane argument % 32."""
     return _take(lanes, values, lambda i, d: d % WARP)
 
@@ -47,23 +49,23 @@ class Votes(int):
     """A mask of lanes, surely an int32; arithmetic makes it an integer of any width."""
 
 
-def ballot(lanes, values):
+def ballot(lanes: Any, values: Any) -> Any:
     """Mask of the lanes whose value is true, an int32 as in numba: lane 31 is its sign."""
     mask = sum(1 << lane.index % WARP for lane, value in zip(lanes, values, strict=True) if value)
     return [Votes(int32(mask))] * len(lanes)
 
 
-def vote_any(lanes, values):
+def vote_any(lanes: Any, values: Any) -> Any:
     """Whether any value is true."""
     return [any(values)] * len(lanes)
 
 
-def vote_all(lanes, values):
+def vote_all(lanes: Any, values: Any) -> Any:
     """Whether all values are true."""
     return [all(values)] * len(lanes)
 
 
-def match_any(lanes, values):
+def match_any(lanes: Any, values: Any) -> Any:
     """Mask of the lanes with the own value, an int32 as in numba."""
     masks = {}
     for lane, value in zip(lanes, values, strict=True):
@@ -71,7 +73,7 @@ def match_any(lanes, values):
     return [Votes(int32(masks[value])) for value in values]
 
 
-def syncwarp(lanes, _):
+def syncwarp(lanes: Any, _: Any) -> Any:
     """Orders the memory of the warp's lanes."""
     clocks = [(lane.seen, lane.index, lane.clock) for lane in lanes]
     for lane in lanes:

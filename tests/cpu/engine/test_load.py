@@ -284,7 +284,7 @@ def test_tensors_that_are_not_the_models(copy, change, message):
 def test_a_configuration_that_is_not_supported(copy):
     for fields, message in (
         ({"model_type": "llama"}, "config: model_type = 'llama'"),
-        ({"output_gate_type": "relu"}, "config: output_gate_type = 'relu': allowed are sigmoid, silu"),
+        ({"output_gate_type": "relu"}, "config: output_gate_type = 'relu': 'sigmoid' or 'silu' is required"),
     ):
         (copy / "config.json").write_text(json.dumps(SMALL_CONFIG.to_dict() | fields))
         with pytest.raises(ValueError, match=f"copy: .*{message}"):

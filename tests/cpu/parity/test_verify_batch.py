@@ -51,7 +51,7 @@ def test_each_rule_has_45_hashes():
         for one in verify_batch.PASSES:
             mine = [recipe for recipe in cases if recipe["rule"] == rule and recipe["pass"] == one]
             names = {verify_window.golden_name(recipe) for recipe in mine}
-            hashes = [output["hash"] for name in names for output in Store().load(name)["outputs"].values()]
+            hashes = [output.hash for name in names for output in Store().load(name).outputs.values()]
             # Each is another, but for the scores: those know no rule.
             assert len(mine) == 15 and len(hashes) == len(set(hashes)) == 45
     windows = {(recipe["slots"], recipe["rows"]) for recipe in cases}
