@@ -106,7 +106,7 @@ def haystack(size: int, depths: tuple[int, ...]) -> tuple[bytes, dict[int, exerc
 
 
 def make_inputs(recipe: Recipe) -> dict[str, Any]:
-    """The arguments of ``reference.exact.generate.generate`` behind the model: dict of ``ids`` [n] int64, ``count``,
+    """The arguments of ``qsa.model.generate.generate`` behind the model: dict of ``ids`` [n] int64, ``count``,
     ``options`` and ``seed``. Raises CaseError on a recipe outside :data:`ALLOWED`."""
     check("text", recipe, ALLOWED)
     prompt, options, count = COMPUTATIONS[recipe["computation"]]
@@ -117,7 +117,7 @@ def produce(recipe: Recipe, compute: Callable[..., Any] | None = None) -> Produc
     """Inputs ``ids`` and ``weights``; outputs ``tokens`` int32 [count], ``logits`` float32 [vocab] of the row behind
     them, and of a longer text ``part``, those of the row behind its first :data:`PART` tokens.
 
-    compute  function(ids, count, options, seed) -> reference.exact.generate.Text; None: the reference
+    compute  function(ids, count, options, seed) -> qsa.model.generate.Text; None: the reference
     """
     given = make_inputs(recipe)
     compute = partial(generate, reference()) if compute is None else compute

@@ -29,7 +29,7 @@ CAPACITY = (16 << 10) + 1024 + 8
 
 
 def model(backend: Backend) -> Any:
-    """The golden model (``reference.exact.model.TextModel``) over ``backend`` (:class:`~.backend.Backend`), in its
+    """The golden model (``qsa.model.TextModel``) over ``backend`` (:class:`~.backend.Backend`), in its
     arithmetic; the last two are kept. Raises UnsupportedError where the backend has no operation that a model calls."""
     return _model(backend.name, backend.arithmetic)
 
@@ -109,7 +109,7 @@ def text_of(engine: Engine, request: Request) -> Text:
 def texts(
     backend: Backend, wanted: list[dict[str, Any]], spec: int = 1, tokens: int | None = None, **options: Any
 ) -> tuple[list[Text], list[Request]]:
-    """(texts, requests): for every one of ``wanted`` (arguments of ``reference.exact.generate.generate`` behind the
+    """(texts, requests): for every one of ``wanted`` (arguments of ``qsa.model.generate.generate`` behind the
     model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
 
     spec     rows of a verify window; above 1 the draft layer fills it

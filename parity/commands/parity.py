@@ -113,7 +113,7 @@ def _parity(
 
 
 def _bench(backend: Backend, tally: suite.Tally, console: Console) -> None:
-    """Print the table of ``bench/switches.py``, or why there is none."""
+    """Print the table of ``parity/bench/switches.py``, or why there is none."""
     if backend.name != "cuda":
         console.print(f"bench: unsupported: backend {backend.name} has no timers of a device", **PLAIN)
     elif tally.exit_code:

@@ -22,7 +22,7 @@ from .config_fields import field_error as _error
 LAYER_TYPES = ("linear_attention", "indexed_attention")
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
 
-# How the int8 codes of a quantised checkpoint are stored (exact/checkpoint.py), and no other way.
+# How the int8 codes of a quantised checkpoint are stored (model/checkpoint.py), and no other way.
 QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float16", "scale_suffix": "_scale"}
 
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
