@@ -1,18 +1,16 @@
-"""What lies on the device and is not a kernel: containers of K/V and index, scratch, graphs, guarded buffers."""
+"""What lies on the device and is not a kernel: containers of K/V and index, scratch, graphs."""
 
 from .containers import CODINGS, SLOT_FIELDS, DeviceIndex, DeviceKV, DevicePool, read_kv, slot_table, to_device, to_host
 from .graphs import Graph, Program, Staging, program_stream
-from .scratch import GUARD, Guarded, StreamScratch
+from .scratch import StreamScratch
 
 __all__ = [
     "CODINGS",
-    "GUARD",
     "SLOT_FIELDS",
     "DeviceIndex",
     "DeviceKV",
     "DevicePool",
     "Graph",
-    "Guarded",
     "Program",
     "Staging",
     "StreamScratch",
