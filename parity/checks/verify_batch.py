@@ -5,10 +5,11 @@
 ``scores``: 1 to 8 rows of one slot against one call per row. ``draft``: the draft layer's call, one row over the last
 32,768 cells given as ids, against the step kernel and the reference.
 
-Every case runs in three passes: ``standing``; ``switches``, with the three kernel switches set; ``schedules``, in every
-schedule that the backend offers. The operations get the reference's own scores and ids, so that one which fails
-does not fail the next. In the float arithmetic attention is held to the standing path's own bits, which a switch may
-not change, and the standing path to float64.
+Every case runs in three passes: ``standing``; ``switches``, with ``STRATA_QSA_TOPK_SCAN``,
+``STRATA_QSA_SCORES_TRANSPOSED`` and ``STRATA_ATTN_MERGE_ACTIVE`` set; ``schedules``, in every schedule that the backend
+offers. The operations get the reference's own scores and ids, so that one which fails does not fail the next. In the
+float arithmetic attention is held to the bits of the default path, which a switch may not change, and the default path
+to float64.
 """
 
 from collections.abc import Callable, Iterator

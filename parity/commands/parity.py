@@ -53,7 +53,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--bench", action="store_true", help="with verify-batch on cuda: then time it, every kernel switch off and on"
     )
-    parser.add_argument("--full", action="store_true", help="also the cases that take long, an hour on two cores")
+    parser.add_argument(
+        "--full", action="store_true", help="also the cases that take half an hour and more on two cores"
+    )
     parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     parser.set_defaults(run=run)
     return parser

@@ -11,8 +11,8 @@ split:
    sums first, and writes its own share of the outputs.
 
 The blocks of a row exchange through the scratch (exchange_scratch.py) or, on sm_90, as a cluster
-(exchange_cluster.py). K and V are read once, straight into registers. In steps 2 and 3 no warp waits for another, which
-hides the loads.
+(exchange_cluster.py). K and V are read once, straight into registers. While scores and weighted values are
+computed, no warp waits for another, which hides the loads.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The query of the exact ``attend`` in fixed point: steps 1 and 2 of design section 4.
+"""The query of the exact ``attend`` in fixed point: step 1 of design section 4.
 
 A warp takes a head, 8 values a lane. It scales them to 24-bit integers over the head's largest power of two. Each
 integer becomes three balanced bytes (*limbs*), stored in shared memory in the order in which the products of scores.py

@@ -1,4 +1,4 @@
-"""Scores of the exact ``attend`` on tensor cores: steps 3 to 5 of design section 4.
+"""Scores of the exact ``attend`` on tensor cores: steps 2 to 5 of design section 4.
 
 A warp computes the dots of each group, the scores, and both kinds of maxima. One product instruction takes 16 cells
 (its rows) and 8 columns of query limbs. The three limbs of 12 heads fill 36 of the 40 columns of five such products,
