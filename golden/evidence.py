@@ -7,7 +7,7 @@
 ``date``            of the last addition, UTC
 ``device``          ``name``, ``compute_capability``, ``multiprocessors``, ``memory`` and ``l2`` (bytes)
 ``versions``        package or ``python`` -> version; ``toolkit`` is that of the CUDA runtime
-``sources``         ``sources.fingerprint``: hash of the kernels, of ``reference/exact``, and of every file
+``sources``         ``sources.fingerprint``: hash of the kernels, of the reference, and of every file that these read
 ``sections``        name -> ``status`` and ``steps``; a step has ``name``, ``date``, ``driver``, ``status``, ``reason``,
                     ``seconds``, ``command`` and ``results``
 ``seal``            hash of all the rest; a record changed by hand has another one

@@ -3,56 +3,66 @@
 Names are relative and sorted, contents have their line ends made ``\\n``, so a checkout on another system hashes alike.
 """
 
-import importlib.util
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import xxhash
 
-TREES = {"kernels": "qsa.kernels", "reference": "qsa.reference.exact"}
-"""Name in a record -> package whose files it covers: the kernels, and the exact arithmetic they are held to."""
+from qsa.kernels.sources import content, content_hash, reachable
 
-LEFT_OUT = ("tests/", "cpu/", "cuda/simulate")
-"""Folders of a tree, and files by the beginning of their names, that say nothing about a run on a device."""
+TREES = ("kernels", "reference")
+"""Folders whose files a record covers, under these names: the kernels, and the reference they are held to."""
 
+STARTS = ("kernels", "reference/exact")
+"""Where the covered files are looked for. What these import is covered too: the constants that a kernel freezes."""
 
-def sources(folder):
-    """(relative name, bytes) of every Python file under ``folder`` in the order of names, but those left out."""
-    folder = Path(folder)
-    for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).as_posix()):
-        name = path.relative_to(folder).as_posix()
-        if not path.name.startswith("test_") and not name.startswith(LEFT_OUT):
-            yield name, path.read_bytes().replace(b"\r\n", b"\n")
+LEFT_OUT = ("kernels/tests/", "kernels/cpu/", "kernels/cuda/simulat")
+"""Files by the beginning of their names that say nothing about a run on a device."""
 
 
 def tree_hash(folder):
     """xxh3_128 over the names, sizes and contents of the Python files under ``folder``: 32 hexadecimal digits."""
-    hasher = xxhash.xxh3_128()
-    for name, source in sources(folder):
-        hasher.update(f"{name} {len(source)}\n".encode() + source)
-    return hasher.hexdigest()
+    folder = Path(folder)
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.py"))
+    return content_hash({name: content(folder / name) for name in names if not _is_test(name)})
 
 
-def folders():
-    """Name -> folder of :data:`TREES`. Nothing is imported but the packages' parents."""
-    return {name: Path(importlib.util.find_spec(package).origin).parent for name, package in TREES.items()}
+def covered(where=None):
+    """Name such as ``kernels/ops.py`` -> content of every file that a record covers, in the order of names.
+
+    where  folder of the project, the one that runs unless given
+    """
+    return reachable(STARTS, where, lambda name: _is_test(name) or name.startswith(LEFT_OUT))
 
 
 def fingerprint(where=None):
-    """Dict of a hash for each tree, and ``files``: ``tree/relative name`` -> xxh3_64, so that a change can be named.
+    """Dict of a hash for each tree, and ``files``: name -> xxh3_64, so that a change can be named.
 
-    where  name -> folder, :func:`folders` unless given
+    where  folder of the project, the one that runs unless given
     """
-    where = folders() if where is None else where
-    found = {name: tree_hash(folder) for name, folder in where.items()}
-    found["files"] = {
-        f"{tree}/{name}": xxhash.xxh3_64_hexdigest(source) for tree in where for name, source in sources(where[tree])
+    files = covered(where)
+    found = {
+        tree: content_hash({name: source for name, source in files.items() if name.startswith(f"{tree}/")})
+        for tree in TREES
     }
+    found["files"] = {name: xxhash.xxh3_64_hexdigest(source) for name, source in files.items()}
     return found
 
 
 def changed(old, new):
     """What differs between two results of :func:`fingerprint`, a line a file; empty when they are equal."""
-    before, after = old["files"], new["files"]
+    before, after = _files(old), _files(new)
     words = {(True, True): "changed", (True, False): "removed", (False, True): "added"}
     names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
     return [f"{words[name in before, name in after]} {name}" for name in names]
+
+
+def _files(found):
+    """``files`` of a fingerprint. The first records covered ``reference/exact`` alone and left ``exact/`` out."""
+    files = found["files"]
+    if any(name.startswith("reference/exact/") for name in files):
+        return files
+    return {name.replace("reference/", "reference/exact/", 1): source for name, source in files.items()}
+
+
+def _is_test(name):
+    return PurePosixPath(name).name.startswith("test_")

@@ -1,13 +1,10 @@
 """How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
 
 import os
-from pathlib import Path
 
 import numba
-import xxhash
 
-from ...reference import formats, geometry
-from ...reference.exact import linear, recurrent, sampler, scalar
+from ..sources import content_hash, reachable
 
 # Read by the OpenMP runtime when the first parallel kernel loads it. Left to itself an idle thread spins, which saves
 # 8 us a launch on an idle machine and costs milliseconds wherever another process wants the core.
@@ -17,16 +14,15 @@ OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
 
 
-def _stamp():
-    """Hash of this folder's sources and of the reference files whose constants they freeze."""
-    digest = xxhash.xxh3_64()
-    frozen = (formats, geometry, linear, recurrent, sampler, scalar)
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), *(Path(module.__file__) for module in frozen)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def stamp(where=None):
+    """Hash of all sources that a CPU kernel can read: whatever value it freezes, its file is among them.
+
+    where  folder of the project, the one that runs unless given
+    """
+    return content_hash(reachable(["kernels/cpu"], where))
 
 
-STAMP = _stamp()
+STAMP = stamp()
 
 
 def kernel(function=None, **options):

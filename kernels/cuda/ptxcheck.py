@@ -1,6 +1,7 @@
 """What the compiler and ptxas make of a kernel, read without a GPU: PTX text, stack, spills, registers.
 
-Results are kept in a folder by a hash of the kernels' sources, so unchanged sources are not compiled again.
+Results are kept in a folder by a hash of all sources that the kernels can read, so unchanged sources are not compiled
+again.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from ..sources import content_hash, reachable
 from .registry import Registered
 
 TARGETS = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
@@ -88,20 +90,13 @@ def assemble(ptx, target, max_registers=None):
     }
 
 
-def _sources():
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
 def reports(row: Registered, folder=None):
     """:class:`Report` of ``row`` for every target from its minimum on: target -> report. ``folder`` keeps them."""
     from .compiler import compile_ptx
 
     targets = [target for target in TARGETS if target >= row.minimum]
     known = Path(folder, f"{row.name}.json") if folder else None
-    key = hashlib.sha256(f"{_sources()} {row.signature} {targets}".encode()).hexdigest()
+    key = hashlib.sha256(f"{content_hash(reachable(['kernels/cuda']))} {row.signature} {targets}".encode()).hexdigest()
     if known and known.exists():
         kept = json.loads(known.read_text())
         if kept["key"] == key:

@@ -13,6 +13,7 @@ import pytest
 from evidence_records import DEVICE, FINGERPRINT, ROW, record, step
 
 from qsa.golden import evidence, sources
+from qsa.kernels.sources import root
 
 
 def test_a_record_comes_back_as_written(tmp_path):
@@ -132,33 +133,43 @@ def test_unlike_records_do_not_merge():
 
 @pytest.fixture
 def trees(tmp_path):
-    where = {name: tmp_path / name for name in sources.TREES}
-    for name, folder in sources.folders().items():
-        shutil.copytree(folder, where[name], ignore=shutil.ignore_patterns("__pycache__"))
-    return where
+    for name in sources.TREES:
+        shutil.copytree(root() / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
 
 
 def test_stale_names_the_files_that_changed(trees):
     assert sources.fingerprint(trees) == sources.fingerprint()
     old = record()
     assert evidence.stale(old, sources.fingerprint(trees)) == []
-    with (trees["kernels"] / "cuda" / "select.py").open("a") as file:
+    with (trees / "kernels" / "cuda" / "select.py").open("a") as file:
         file.write("# another\n")
-    (trees["kernels"] / "cuda" / "new.py").write_text("")
-    (trees["reference"] / "select.py").unlink()
+    (trees / "kernels" / "cuda" / "new.py").write_text("")
+    (trees / "reference" / "exact" / "select.py").unlink()
     now = sources.fingerprint(trees)
-    lines = ["added kernels/cuda/new.py", "changed kernels/cuda/select.py", "removed reference/select.py"]
+    lines = ["added kernels/cuda/new.py", "changed kernels/cuda/select.py", "removed reference/exact/select.py"]
     assert evidence.stale(old, now) == lines
     assert all(now[tree] != old["sources"][tree] for tree in sources.TREES)
 
 
+def test_a_record_of_the_exact_reference_alone_is_read():
+    """The first records name its files without ``exact/`` and hold no other file of the reference."""
+    now = {
+        **FINGERPRINT,
+        "files": {"kernels/ops.py": "1", "reference/exact/select.py": "2", "reference/select.py": "3"},
+    }
+    old = {**FINGERPRINT, "files": {"kernels/ops.py": "1", "reference/select.py": "2"}}
+    assert sources.changed(old, now) == ["added reference/select.py"]
+    assert sources.changed(old, old) == sources.changed(now, now) == []
+
+
 def test_line_ends_tests_and_what_no_device_runs_do_not_count(trees):
     before = sources.fingerprint(trees)
-    path = trees["kernels"] / "ops.py"
+    path = trees / "kernels" / "ops.py"
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    (trees["kernels"] / "test_ops.py").write_text("x = 1\n")
+    (trees / "kernels" / "test_ops.py").write_text("x = 1\n")
     for name in ("cpu/select.py", "cuda/simulate.py", "cuda/simulate_run.py"):
-        with (trees["kernels"] / name).open("a") as file:
+        with (trees / "kernels" / name).open("a") as file:
             file.write("# another\n")
     assert sources.fingerprint(trees) == before
 

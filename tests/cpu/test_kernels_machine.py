@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from kernel_hashes import hashes
 
 from qsa.kernels.cpu import jit
+from qsa.kernels.sources import root
 
 SCRIPT = Path(__file__).with_name("kernel_hashes.py")
 
@@ -52,15 +54,14 @@ def test_no_kernel_allows_fast_math():
     assert not any(kernel.targetoptions.get("fastmath") for kernel in kernels)
 
 
-def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path, monkeypatch):
+def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path):
     """numba alone looks at the kernel's own file; here the stamp covers the helpers and the reference's constants."""
-    for source in Path(jit.__file__).parent.glob("*.py"):
-        (tmp_path / source.name).write_bytes(source.read_bytes())
-    monkeypatch.setattr(jit, "__file__", str(tmp_path / "jit.py"))
-    assert jit._stamp() == jit.STAMP
-    with (tmp_path / "scalar.py").open("a") as helper:
+    for folder in ("kernels", "reference"):
+        shutil.copytree(root() / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    assert jit.stamp(tmp_path) == jit.STAMP
+    with (tmp_path / "kernels" / "cpu" / "scalar.py").open("a") as helper:
         helper.write("# changed\n")
-    assert jit._stamp() != jit.STAMP
+    assert jit.stamp(tmp_path) != jit.STAMP
 
     @jit.kernel
     def two():
