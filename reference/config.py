@@ -10,19 +10,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from .config_fields import check_fields, check_outer, rope_objects
+from .config_fields import field_error as _error
 from .geometry import Geometry
 
 LAYER_TYPES = ("linear_attention", "indexed_attention")
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
-
-# Fields with exactly one implemented value, and that value.
-ONLY = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "norm_topk_prob": True,
-    "tie_word_embeddings": False,
-    "indexer_kv_heads": 1,
-}
 
 # How the int8 codes of a quantised checkpoint are stored (exact/checkpoint.py), and no other way.
 QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float16", "scale_suffix": "_scale"}
@@ -30,10 +23,6 @@ QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float1
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
 LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_per_ngram": 256}
 LIMIT = 2**31 - 1
-
-
-def _error(name, value, allowed):
-    return ValueError(f"config: {name} = {value!r}: {allowed}")
 
 
 def _sole(name, places):
@@ -198,33 +187,37 @@ class Config:
     def from_dict(cls, data):
         """From the content of a ``config.json``: a text model's, or a multimodal one's with a nested ``text_config``.
 
+        Of a multimodal file the nested object is read. What stands around it must not differ from it
+        (:mod:`~qsa.reference.config_fields`).
+
         Raises ValueError naming field, value and what is allowed, when a field is missing, unsupported or
         inconsistent.
         """
         if not isinstance(data, dict):
             raise _error("file", type(data).__name__, "an object is required")
-        _check_quantisation(data)
-        data = data.get("text_config", data)
+        outer, data = data, data.get("text_config", data)
         if not isinstance(data, dict):
             raise _error("text_config", data, "an object is required")
-        _check_quantisation(data)
+        places = {"": data} if data is outer else {"": outer, "text_config.": data}
+        for prefix, place in places.items():
+            _check_quantisation(place)
+            check_fields(place, prefix)
         data = {name: value for name, value in data.items() if value is not None}
         if data.get("model_type") not in MODEL_TYPES:
             raise _error("model_type", data.get("model_type"), f"allowed are {', '.join(MODEL_TYPES)}")
-        for name, only in ONLY.items():
-            if data.get(name, only) != only:
-                raise _error(name, data[name], f"only {only!r} is supported")
-        rope = data.get("rope_parameters", data.get("rope_scaling", {}))
-        if not isinstance(rope, dict):
-            raise _error("rope_parameters", rope, "an object is required")
-        if rope.get("rope_type", "default") != "default":
-            raise _error("rope_type", rope["rope_type"], "only 'default' is supported")
+        ropes = rope_objects(data)
         known = {field.name for field in dataclasses.fields(cls)}
         values = {name: value for name, value in data.items() if name in known and name != "more_eos_token_ids"}
         for name in ("rope_theta", "partial_rotary_factor"):
-            value = _sole(name, (data, rope))
+            value = _sole(name, (data, *ropes))
             if value is not None:
                 values[name] = value
+        if "text_config." in places:
+            # The top of a file has end-of-text ids of its own, which the text model does not read.
+            names = known - {"eos_token_id", "more_eos_token_ids"} | {"full_attention_interval"}
+            check_outer(outer, {**data, **values}, names)
+            for rope in rope_objects(outer):
+                check_outer(rope, values, ("rope_theta", "partial_rotary_factor"))
         for name in ("layer_types", "ple_layer_ids"):
             if not isinstance(values.get(name, []), list):
                 raise _error(name, values[name], "a list is required")
@@ -243,7 +236,7 @@ class Config:
         for name in sorted(required - set(values)):
             raise ValueError(f"config: {name}: missing")
         config = cls(**values)
-        section = rope.get("mrope_section")
+        section = ropes[0].get("mrope_section") if ropes else None
         if section is not None and (not isinstance(section, list) or sum(section) * 2 != config.n_rot):
             raise _error("mrope_section", section, f"a list with sum {config.n_rot // 2} is required")
         return config

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 
@@ -61,6 +62,9 @@ PUBLISHED = {
 }
 
 
+THETA = {"rope_theta": 1e7, "partial_rotary_factor": 0.25}
+
+
 def changed(**fields):
     """PUBLISHED with ``fields`` changed; a field set to ... is left out."""
     data = {**PUBLISHED, **fields}
@@ -69,6 +73,11 @@ def changed(**fields):
 
 def rope(**fields):
     return {"rope_parameters": {**PUBLISHED["rope_parameters"], **fields}}
+
+
+def around(text=PUBLISHED, **fields):
+    """A multimodal file around the text model's object ``text``, with ``fields`` at its top."""
+    return {"model_type": "qwen4_exp", "vision_config": {"hidden_size": 1152}, "text_config": text, **fields}
 
 
 def test_the_published_fields_give_the_real_preset():
@@ -97,6 +106,23 @@ SAME = {
     "rope fields at the top": changed(rope_parameters=..., rope_theta=1e7),
     "a repeated PLE layer": changed(ple_layer_ids=[2, 2]),
     "class defaults left out": changed(rms_norm_eps=..., hc_lowrank=None, ngram_size=..., ple_embed_dim=None),
+    "a default rope under both names": changed(rope_scaling=PUBLISHED["rope_parameters"]),
+    "a default rope under the old key": changed(rope_parameters=..., rope_scaling={"type": "default", **THETA}),
+    "a default rope per layer type": changed(
+        rope_parameters={"full_attention": PUBLISHED["rope_parameters"], "linear_attention": {"type": "default"}}
+    ),
+    "a rope scaled by 1": changed(**rope(factor=1.0, attention_factor=None)),
+    "a window that is off": changed(use_sliding_window=False, sliding_window=4096, max_window_layers=28),
+    "fields that say what is done": changed(
+        mlp_only_layers=[], decoder_sparse_step=1, attn_output_gate=True, qkv_bias=False, sliding_window=None
+    ),
+    "a multimodal file that repeats fields": around(
+        rms_norm_eps=1e-6,
+        rope_theta=1e7,
+        tie_word_embeddings=False,
+        rope_scaling=PUBLISHED["rope_parameters"],
+        eos_token_id=5,
+    ),
     "fields that change no result": changed(initializer_range=0.5, dtype="bfloat16", use_cache=False),
 }
 
@@ -203,6 +229,100 @@ REFUSED = [
 @pytest.mark.parametrize("data, message", REFUSED, ids=[message[:40] for _, message in REFUSED])
 def test_refusals_name_field_value_and_what_is_allowed(data, message):
     with pytest.raises(ValueError, match=message):
+        Config.from_dict(data)
+
+
+DEFAULT = PUBLISHED["rope_parameters"]
+YARN = {"factor": 4.0, "original_max_position_embeddings": 262144}
+
+# Every spelling of a scaled rotary embedding: fields of the text model's object, place and value in the error.
+SCALED = [
+    ({"rope_parameters": {**DEFAULT, **YARN, "rope_type": "yarn"}}, "rope_parameters.rope_type = 'yarn'"),
+    ({"rope_parameters": {**THETA, **YARN, "type": "yarn"}}, "rope_parameters.type = 'yarn'"),
+    ({"rope_parameters": {**DEFAULT, **YARN, "type": "yarn"}}, "rope_parameters.type = 'yarn'"),
+    ({"rope_parameters": ..., "rope_scaling": {**THETA, "rope_type": "linear"}}, "rope_scaling.rope_type = 'linear'"),
+    ({"rope_parameters": ..., "rope_scaling": {**THETA, "type": "yarn"}}, "rope_scaling.type = 'yarn'"),
+    ({"rope_parameters": ..., "rope_scaling": {"type": "dynamic"}, **THETA}, "rope_scaling.type = 'dynamic'"),
+    ({"rope_scaling": {**YARN, "rope_type": "yarn"}}, "rope_scaling.rope_type = 'yarn'"),
+    ({"rope_scaling": {**YARN, "type": "yarn"}}, "rope_scaling.type = 'yarn'"),
+    (
+        {"rope_parameters": {"full_attention": {**DEFAULT, "rope_type": "yarn"}}},
+        "rope_parameters.full_attention.rope_type = 'yarn'",
+    ),
+    (
+        {"rope_parameters": {"linear_attention": DEFAULT, "full_attention": {**THETA, "type": "yarn"}}},
+        "rope_parameters.full_attention.type = 'yarn'",
+    ),
+    (
+        {"rope_parameters": {**DEFAULT, "full_attention": {**THETA, "type": "yarn"}}},
+        "rope_parameters.full_attention.type = 'yarn'",
+    ),
+    ({"rope_scaling": {"full_attention": {"type": "yarn"}}}, "rope_scaling.full_attention.type = 'yarn'"),
+    ({"rope_scaling": {"all": {"deeper": {"type": "yarn"}}}}, "rope_scaling.all.deeper.type = 'yarn'"),
+    ({"rope_parameters": {**DEFAULT, "factor": 4.0}}, "rope_parameters.factor = 4.0: only null or 1"),
+    ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor = 4.0: only null or 1"),
+    ({"rope_scaling": {"attention_factor": 1.2}}, "rope_scaling.attention_factor = 1.2: only null or 1"),
+    ({"rope_scaling": {"long_factor": [1.0, 2.0]}}, "rope_scaling.long_factor = [1.0, 2.0]: only null or 1"),
+    ({"rope_type": "yarn"}, "rope_type = 'yarn'"),
+    ({"rope_scaling": "yarn"}, "rope_scaling = 'yarn': an object is required"),
+    ({"rope_scaling": 0}, "rope_scaling = 0: an object is required"),
+]
+
+# Other fields of the family's files: what changes a result and is not done.
+NOT_DONE = [
+    ({"hidden_act": "gelu"}, "hidden_act = 'gelu': only 'silu' is supported"),
+    ({"attention_bias": True}, "attention_bias = True: only False is supported"),
+    ({"norm_topk_prob": False}, "norm_topk_prob = False: only True is supported"),
+    ({"tie_word_embeddings": True}, "tie_word_embeddings = True: only False is supported"),
+    ({"indexer_kv_heads": 2}, "indexer_kv_heads = 2: only 1 is supported"),
+    ({"qkv_bias": True}, "qkv_bias = True: only False is supported"),
+    ({"attn_output_gate": False}, "attn_output_gate = False: only True is supported"),
+    ({"decoder_sparse_step": 2}, "decoder_sparse_step = 2: only 1 is supported"),
+    ({"mlp_only_layers": [0]}, "mlp_only_layers = [0]: only [] is supported"),
+    ({"use_sliding_window": True}, "use_sliding_window = True: only False is supported"),
+    ({"sliding_window": 4096}, "sliding_window = 4096: only null, or use_sliding_window = False, is supported"),
+    ({"mtp_use_dedicated_embeddings": True}, "mtp_use_dedicated_embeddings = True: only False is supported"),
+    ({"dual_chunk_attention_config": {"chunk_size": 8192}}, "dual_chunk_attention_config = {'chunk_size': 8192}: only"),
+    ({"compression_config": {"quant_method": "gptq"}}, "compression_config = {'quant_method': 'gptq'}: only null"),
+    ({"quantization_config": AWQ}, "quantization_config.quant_method = 'awq': only 'int8' is supported"),
+]
+EVERYWHERE = SCALED + NOT_DONE
+
+
+@pytest.mark.parametrize(("fields", "message"), EVERYWHERE, ids=[message[:50] for _, message in EVERYWHERE])
+def test_what_is_not_done_is_refused_wherever_it_stands(fields, message):
+    with pytest.raises(ValueError, match="^config: " + re.escape(message)):
+        Config.from_dict(changed(**fields))
+    with pytest.raises(ValueError, match=r"^config: (text_config\.)?" + re.escape(message)):
+        Config.from_dict(around(changed(**fields)))
+    top = {name: value for name, value in fields.items() if value is not ...}
+    with pytest.raises(ValueError, match="^config: " + re.escape(message)):
+        Config.from_dict(around(**top))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            around(rms_norm_eps=1e-5),
+            "rms_norm_eps = 1e-05: the same value is required in text_config, which holds 1e-06",
+        ),
+        (around(changed(rms_norm_eps=...), rms_norm_eps=1e-5), "rms_norm_eps = 1e-05: .* holds None"),
+        (around(output_gate_type="silu"), "output_gate_type = 'silu': .* holds 'sigmoid'"),
+        (around(rope_theta=1e4), "rope_theta = 10000.0: .* holds 10000000"),
+        (around(rope_parameters={"rope_theta": 1e4}), "rope_theta = 10000.0: .* holds 10000000"),
+        (around(rope_scaling={"partial_rotary_factor": 0.5}), "partial_rotary_factor = 0.5: .* holds 0.25"),
+        (around(layer_types=["full_attention"] * 48), "layer_types = .* holds"),
+        (around(changed(layer_types=...), full_attention_interval=2), "full_attention_interval = 2: .* holds None"),
+        (changed(rope_scaling={"rope_theta": 1e4}), r"rope_theta = \[10000000, 10000.0\]: the same value"),
+        (
+            changed(rope_parameters={"full_attention": DEFAULT, "linear_attention": {"rope_theta": 1e4}}),
+            r"rope_theta = \[10000000, 10000.0\]: the same value",
+        ),
+    ],
+)
+def test_places_that_disagree_are_refused(data, message):
+    with pytest.raises(ValueError, match=f"^config: {message}"):
         Config.from_dict(data)
 
 
