@@ -6,6 +6,11 @@ lacks is unsupported. ``attend`` is asked for a schedule, a number of splits and
 takes such a keyword: without ``schedule`` it has the standing schedule alone (and ``split`` when it takes ``splits``),
 without ``arithmetic`` it is taken to have the one that the run asks for. ``block_scores`` and ``select`` may take a
 ``schedule`` too. A result of False is a refusal.
+
+A call may write its result and, of an append, the K/V or the index that it is given. Every other input is compared byte
+by byte after the call (``given.py``). A change is an error, and what was changed is put back. A backend that moves its
+arguments with ``to_device`` works on copies, so the truth is safe from it. The copies are compared too, as an engine
+would go on with them: those up to 64 MiB, when there is a ``to_host`` to bring them back.
 """
 
 import inspect
@@ -17,6 +22,8 @@ from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
+
+from .given import WHOLE, Given, nbytes
 
 GUARD = np.float32(-(2.0**93))
 """Fills the rows around an output and the output itself beforehand: what is not written, or written outside, shows."""
@@ -30,8 +37,8 @@ class Backend:
     """The backend ``name`` (design section 5) in one arithmetic, called with NumPy arrays throughout.
 
     Every operation raises :class:`UnsupportedError` when the module lacks it or refuses, ValueError when its result is
-    not an array of the right kind, and whatever the module itself raises. Raises ValueError on an unknown name or
-    arithmetic, or an arithmetic that the backend does not have.
+    not an array of the right kind, ChangedInputError when it changed an input, and whatever the module itself raises.
+    Raises ValueError on an unknown name or arithmetic, or an arithmetic that the backend does not have.
     """
 
     def __init__(self, name, arithmetic="exact"):
@@ -74,6 +81,31 @@ class Backend:
             raise UnsupportedError(f"{operation}: refused: {', '.join(reasons) or 'no reason given'}")
         return result
 
+    def _checked(self, operation, function, arguments, keywords):
+        """(result, arguments as the function had them) of one call whose inputs are compared; ``arguments`` maps names
+        to values on the host, in order. Slots are given by keyword."""
+        given = Given(operation, arguments)
+        moved = {name: self._device(value) for name, value in arguments.items()}
+        named = {"slots": moved["slots"]} if "slots" in moved else {}
+        try:
+            in_order = [value for name, value in moved.items() if name != "slots"]
+            result = self._call(operation, function, in_order, named | keywords)
+        except UnsupportedError:
+            given.check()
+            raise
+        except BaseException:
+            given.restore()
+            raise
+        given.check()
+        self._check_moved(given, arguments, moved)
+        return result, moved
+
+    def _check_moved(self, given, arguments, moved):
+        """Compares the copies that the function worked on, where there are such."""
+        if hasattr(self.module, "to_device") and hasattr(self.module, "to_host"):
+            small = {name: value for name, value in arguments.items() if nbytes(value) <= WHOLE}
+            given.check({name: self._host(moved[name]) for name in small if moved[name] is not small[name]})
+
     def attend(self, q, kv, ids, steps, slots=None, *, schedule="batch", splits=1):
         """float32 [rows, n_head, head_dim]; arguments as ``reference.attend`` has them, all in NumPy."""
         function = self._function("attend")
@@ -85,9 +117,10 @@ class Backend:
         if _takes(function, "out") and not hasattr(self.module, "to_device"):
             guarded = np.full((len(q) + 2, *q.shape[1:]), GUARD, np.float32)
             keywords["out"] = guarded[1:-1]
+        arguments = {"q": q, "kv": kv, "ids": ids, "steps": steps}
         if slots is not None:
-            keywords["slots"] = self._device(slots)
-        result = self._call("attend", function, [self._device(x) for x in (q, kv, ids, steps)], keywords)
+            arguments["slots"] = slots
+        result, _ = self._checked("attend", function, arguments, keywords)
         if guarded is not None:
             if not (guarded[0] == GUARD).all() or not (guarded[-1] == GUARD).all():
                 raise ValueError("attend: wrote outside its output")
@@ -117,31 +150,30 @@ class Backend:
         """float32 [rows, max_blocks]; entries behind a row's n_bid have no meaning."""
         function = self._function("block_scores")
         keywords = _schedule("block_scores", function, schedule)
-        given = [self._device(x) for x in (q_idx, index, steps)]
-        return self._array("block_scores", self._call("block_scores", function, given, keywords))
+        arguments = {"q_idx": q_idx, "index": index, "steps": steps}
+        return self._array("block_scores", self._checked("block_scores", function, arguments, keywords)[0])
 
     def select(self, scores, steps, rule="blocks", geometry=REAL, *, schedule=None):
         """int32 [rows, 2051]: a row's cells, then -1."""
         function = self._function("select")
         keywords = {} if geometry == REAL and not _takes(function, "geometry") else {"geometry": geometry}
         keywords |= _schedule("select", function, schedule)
-        given = [self._device(x) for x in (scores, steps)]
-        return self._array("select", self._call("select", function, given, {"rule": rule, **keywords}))
+        arguments = {"scores": scores, "steps": steps}
+        return self._array("select", self._checked("select", function, arguments, {"rule": rule, **keywords})[0])
 
     def append_kv(self, k, v, kv, steps, slots=None):
         """The PagedKV (or list of them) after appending; the one given may have changed too."""
         function = self._function("append_kv")
-        k, v, target, steps = (self._device(x) for x in (k, v, kv, steps))
-        keywords = {} if slots is None else {"slots": self._device(slots)}
-        self._call("append_kv", function, (k, v, target, steps), keywords)
-        return self._host(target)
+        arguments = {"k": k, "v": v, "kv": kv, "steps": steps}
+        if slots is not None:
+            arguments["slots"] = slots
+        return self._host(self._checked("append_kv", function, arguments, {})[1]["kv"])
 
     def append_index(self, raw, steps, index):
         """The Index after appending; the one given may have changed too."""
         function = self._function("append_index")
-        raw, steps, target = (self._device(x) for x in (raw, steps, index))
-        self._call("append_index", function, (raw, steps, target), {})
-        return self._host(target)
+        arguments = {"raw": raw, "steps": steps, "index": index}
+        return self._host(self._checked("append_index", function, arguments, {})[1]["index"])
 
 
 def _schedule(operation, function, schedule):

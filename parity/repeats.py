@@ -26,6 +26,7 @@ from qsa.reference.kv import PagedKV
 
 from . import data
 from .backend import Backend, UnsupportedError
+from .given import Given
 from .process import impersonal
 
 CONTEXTS = {"append_kv": 1024, "append_index": 1024, "block_scores": 16384, "select": 131072, "attend": 16384}
@@ -165,8 +166,11 @@ def run(case, backend, repeats):
         for _ in range(repeats):
             if held is None or case.operation.startswith("append"):
                 # An append changes its target: each time starts from one that was not written to.
-                held = {name: to_device(x) if _moves(x) else x for name, x in inputs(case).items()}
+                given = inputs(case)
+                kept = Given(case.operation, given)
+                held = {name: to_device(x) if _moves(x) else x for name, x in given.items()}
             key = digest(to_host(_call(case, function, held, asked)))
+            kept.check()
             digests[key] = digests.get(key, 0) + 1
         if len(digests) > 1:
             status, reason = "failed", f"{len(digests)} different results in {repeats} repeats"

@@ -210,6 +210,16 @@ def test_repeats_of_a_right_kernel(monkeypatch):
     assert row["status"] == "passed" and list(row["digests"].values()) == [5]
 
 
+def test_repeats_see_a_changed_input(monkeypatch):
+    def changing(scores, steps, **keywords):
+        found = cpu.select(scores, steps, **keywords)
+        scores[0, 1] = 7
+        return found
+
+    row = repeats.run(FEW[0], backend_of(monkeypatch, changing), 2)
+    assert row["status"] == "failed" and "select: changed its input scores: first at [0, 1]: given " in row["reason"]
+
+
 def test_repeats_see_a_race_and_a_steady_error(monkeypatch):
     calls = []
 
