@@ -29,6 +29,8 @@ class Element(NamedTuple):
 class Comparison:
     """Outcome of one check. ``measure`` must not exceed ``bound``; ``reason`` says why the bound is what it is.
 
+    Raises ValueError on a bound that is not finite or below 0: such a bound is a fault of the suite.
+
     ``kind`` is ``equal`` (the measure counts bad elements), ``error`` (a relative error) or ``count``. ``size`` and
     ``bad`` count elements. ``worst`` maps an axis to (index, figure) of its worst slice. ``figures`` are further
     numbers that nothing depends on; ``notes`` are lines for the reader, the suspected stage among them.
@@ -46,10 +48,13 @@ class Comparison:
     figures: dict = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self):
+        _check_bounds(self.name, self.bound)
+
     @property
     def passed(self):
-        """Whether the measure is a number within the bound."""
-        return self.measure <= self.bound
+        """Whether something was compared and the measure is a number within the bound."""
+        return bool(self.size > 0 and self.measure <= self.bound)
 
     @property
     def share(self):
@@ -87,6 +92,8 @@ class Comparison:
         status = "passed" if self.passed else "FAILED"
         yield f"{self.name}: {status}: {self.measure:.4g} of {self.bound:.4g} allowed{share}"
         yield f"  bound: {self.reason}"
+        if not self.size:
+            yield "  nothing was compared"
         if self.bad:
             yield f"  bad: {self.bad} of {self.size} elements ({100 * self.bad / self.size:.3g} %)"
         if self.first is not None:
@@ -107,6 +114,32 @@ def finite(value):
     """``value`` as a plain number, None where JSON has no word for it."""
     value = float(value)
     return value if math.isfinite(value) else None
+
+
+def _check_bounds(name, bounds):
+    """Raises ValueError, naming the first, on a bound that is not finite or below 0."""
+    bounds = np.asarray(bounds, np.float64)
+    wrong = ~(np.isfinite(bounds) & (bounds >= 0))
+    if wrong.any():
+        raise ValueError(f"{name}: bound = {bounds[wrong][0]}: must be a finite number, 0 or more")
+
+
+def most(name, figures, bounds):
+    """(figure, its bound) where ``figures`` use most of their bounds, a NaN before all else; (0, the largest bound)
+    without figures. ``bounds`` has the shape of the figures or broadcasts to it.
+
+    Raises ValueError, naming the comparison ``name``, on a bound that is not finite or below 0.
+    """
+    _check_bounds(name, bounds)
+    if not figures.size:
+        return 0.0, float(np.max(bounds, initial=0))
+    bounds = np.broadcast_to(np.asarray(bounds, np.float64), figures.shape)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        share = np.where(figures == 0, 0, figures / bounds)
+    place = np.unravel_index(int(np.where(np.isnan(share), np.inf, share).argmax()), figures.shape)
+    if np.isnan(share).any():
+        place = np.unravel_index(int(np.isnan(share).argmax()), figures.shape)
+    return float(figures[place]), float(bounds[place])
 
 
 def _unsigned(array):
@@ -219,10 +252,12 @@ def relative_error(truth, got):
 
 
 def error(name, truth, got, bound, reason, axes=("row", "head", "dim"), scale=None):
-    """The largest relative error of any vector of the last axis against float64 ``truth``, held to ``bound``.
+    """The relative error of every vector of the last axis against float64 ``truth``, held to ``bound``: a number, or an
+    array that broadcasts to the errors, so that every vector has a bound of its own. Measure and bound are those of the
+    vector that uses most of its bound.
 
-    With ``scale`` (float64, shape of the truth, positive) it is instead the largest error of any element relative to
-    its own scale. An element counts as bad when it is off by more than the bound times its scale, which is the largest
+    With ``scale`` (float64, shape of the truth, positive) it is instead the error of every element relative to its own
+    scale. An element counts as bad when it is off by more than the bound times its scale, which is the largest
     magnitude of its vector unless given. The figure ``peak`` is the largest error relative to the largest magnitude of
     the whole truth.
     """
@@ -232,18 +267,19 @@ def error(name, truth, got, bound, reason, axes=("row", "head", "dim"), scale=No
         return mismatch
     off = _distance(truth, got)
     relative = relative_error(truth, got) if scale is None else off / scale
-    measure = float(relative.max(initial=0))
+    measure, limit = most(name, relative, bound)
     magnitude = np.abs(np.where(np.isfinite(truth), truth, 0))
     figures = {"peak": float(off.max(initial=0) / (magnitude.max(initial=0) or 1))}
-    if measure <= bound:
-        return Comparison(name, "error", measure, bound, reason, got.size, figures=figures)
-    bad = off > bound * (magnitude.max(axis=-1, keepdims=True) if scale is None else scale)
+    if measure <= limit:
+        return Comparison(name, "error", measure, limit, reason, got.size, figures=figures)
+    bound = np.broadcast_to(bound, relative.shape)
+    bad = off > (bound[..., None] * magnitude.max(axis=-1, keepdims=True) if scale is None else bound * scale)
     if not bad.any():
         # Only the norm is over the bound: show the element that adds most to it.
         bad = off == off.max()
     worst = _worst(relative, axes, np.max)
     return Comparison(
-        name, "error", measure, bound, reason, got.size, int(bad.sum()), _first(bad, truth, got), worst, figures
+        name, "error", measure, limit, reason, got.size, int(bad.sum()), _first(bad, truth, got), worst, figures
     )
 
 

@@ -129,6 +129,10 @@ def twin(w):
     out = np.empty(w.q.shape, np.float32)
     for row, width in enumerate(w.steps[:, 3].tolist()):
         k, v = (x.astype(np.float32) for x in selected_cells(w.kv, w.ids[row], width).values())
+        if not len(k):
+            # A row that selects nothing gives 0.
+            out[row] = 0
+            continue
         q = rotate(w.q[row]) if w.kv.pool.k.coding == "q4_0" else w.q[row]
         result = _chunks(q, k, v)
         out[row] = rotate(result) if w.kv.pool.v.coding == "q4_0" else result
@@ -152,7 +156,9 @@ def _chunks(q, k, v):
 
 
 def float_bound(w, expected):
-    """(bound, reason) on the relative error of a kernel on this window, given its float64 truth ``expected``."""
-    own = float(relative_error(expected, twin(w)).max(initial=0))
-    reason = f"4 x the error of a plain float32 kernel (chunks of 64) on the same data, {own:.2g}, and 2^-22 of slack"
+    """(bounds [rows, 1], reason) on the relative error of a kernel on this window, given its float64 truth
+    ``expected``: every row has a bound for its heads."""
+    own = relative_error(expected, twin(w)).max(axis=1, keepdims=True)
+    reason = "4 x the error of a plain float32 kernel (chunks of 64) on the same row"
+    reason += f", {own.max():.2g} at most, and 2^-22 of slack"
     return 4 * own + SLACK, reason

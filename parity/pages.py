@@ -151,5 +151,8 @@ def _append_kv(backend, recipe):
                 ours, theirs = (getattr(getattr(getattr(kv, pool), side), part) for kv in (expected, got))
                 name = f"append_kv: {pool}, {side} {part}"
                 axes = ("page", "kv head", "place", "byte")
+                if not ours.size and not theirs.size:
+                    # fp16 has no scales.
+                    continue
                 found.append(equal(name, ours, theirs, axes, "codes are exact, and nothing else is written"))
     return found

@@ -147,4 +147,5 @@ def _parted(backend, name, tokens):
     first = int(differ[0]) if differ.size else len(on.tokens)
     note = f"equal: all {first} tokens" if not differ.size else f"texts part at token {first} of {len(on.tokens)}"
     figures = {"equal": float(not differ.size), "equal tokens": first}
-    return verdict(f"first token of {name}", int(first == 0), 0, FIRST, notes=(note,), figures=figures)
+    size = len(on.tokens)
+    return verdict(f"first token of {name}", int(first == 0), 0, FIRST, size=size, notes=(note,), figures=figures)

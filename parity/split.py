@@ -1,13 +1,18 @@
 """``split``: one result whatever the schedule: split in several parts, row by row, several slots in one launch.
 
-The schedule ``batch`` of the backend under test is the standard. In the exact arithmetic the bytes are equal; in the
-float arithmetic two orders of addition differ, each within its own error.
+The schedule ``batch`` of the backend under test is the standard, and is itself held to the reference: a backend that is
+wrong in every schedule alike is wrong. In the exact arithmetic the bytes are equal; in the float arithmetic two orders
+of addition differ, each within its own error.
 """
+
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from qsa.golden import case
 from qsa.kernels.ops import MAX_SPLITS
+from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 
 from . import data
@@ -60,20 +65,50 @@ def check(backend, recipe):
         return _multi(backend, recipe)
     if recipe["format"] == MIXED:
         raise case.CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
-    w = data.window(recipe)
+    w, right = _prepared(backend.arithmetic, *(recipe[key] for key in ("format", "context", "rows", "tail", "seed")))
     standard = backend.attend(w.q, w.kv, w.ids, w.steps)
     if recipe["schedule"] == "split":
+        name = f"attend: split in {recipe['splits']}"
         got = backend.attend(w.q, w.kv, w.ids, w.steps, schedule="split", splits=recipe["splits"])
-        return [_same(backend, f"attend: split in {recipe['splits']}", w, standard, got)]
-    rows = [backend.attend(w.q[[row]], w.kv, w.ids[[row]], w.steps[[row]], schedule="step") for row in range(len(w.q))]
-    return [_same(backend, "attend: step", w, standard, np.concatenate(rows))]
+    else:
+        name, given = "attend: step", [(w.q[[r]], w.kv, w.ids[[r]], w.steps[[r]]) for r in range(len(w.q))]
+        got = np.concatenate([backend.attend(*row, schedule="step") for row in given])
+    return _both(name, right, standard, got)
 
 
-def _same(backend, name, w, standard, got):
-    if backend.arithmetic == "exact":
-        return equal(name, standard, got, reason="a schedule of the exact arithmetic cannot change a byte")
-    bound, reason = data.float_bound(w, data.truth(w))
-    return error(name, standard, got, 2 * bound, f"both may be off by their own bound, twice: {reason}")
+class _Right(NamedTuple):
+    """What a window asks for: its exact bytes, or its float64 truth with bounds [rows, 1] and their reason."""
+
+    expected: np.ndarray
+    bound: np.ndarray | None
+    reason: str
+
+
+def _right(arithmetic, w):
+    """The :class:`_Right` of a window."""
+    if arithmetic == "exact":
+        return _Right(exact_attend(w.q, w.kv, w.ids, w.steps), None, "a schedule cannot change a byte")
+    expected = data.truth(w)
+    return _Right(expected, *data.float_bound(w, expected))
+
+
+@lru_cache(maxsize=1)
+def _prepared(arithmetic, format, context, rows, tail, seed):
+    """(window, its :class:`_Right`) that the schedules share."""
+    w = data.window({"format": format, "context": context, "rows": rows, "tail": tail, "seed": seed})
+    return w, _right(arithmetic, w)
+
+
+def _both(name, right, standard, got):
+    """The standard against what is right, and ``got`` against the standard."""
+    if right.bound is None:
+        pairs = (("attend: batch", right.expected, standard), (name, standard, got))
+        return [equal(label, a, b, reason=right.reason) for label, a, b in pairs]
+    twice = f"both may be off by their own bound, twice: {right.reason}"
+    return [
+        error("attend: batch", right.expected, standard, right.bound, right.reason),
+        error(name, standard, got, 2 * right.bound, twice),
+    ]
 
 
 def _multi(backend, recipe):
@@ -97,5 +132,5 @@ def _multi(backend, recipe):
         rows, w = np.flatnonzero(slots == slot), windows[slot]
         own = w._replace(q=w.q[rows], ids=w.ids[rows], steps=w.steps[rows])
         standard = backend.attend(own.q, own.kv, own.ids, own.steps)
-        found.append(_same(backend, f"attend: multi, slot {slot}", own, standard, got[rows]))
+        found += _both(f"attend: multi, slot {slot}", _right(backend.arithmetic, own), standard, got[rows])
     return found

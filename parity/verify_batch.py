@@ -7,7 +7,8 @@
 
 Every case runs in three passes: ``standing``; ``switches``, with the three kernel switches set; ``schedules``, in every
 schedule that the backend offers. The operations get the reference's own scores and ids, so that a failing one stands
-alone. In the float arithmetic attention is held to the standing path's own bits: a switch may not change them.
+alone. In the float arithmetic attention is held to the standing path's own bits, which a switch may not change, and the
+standing path to float64.
 """
 
 from functools import cache, lru_cache
@@ -29,8 +30,9 @@ from qsa.reference import exact
 from qsa.reference.exact import CONTRACT
 from qsa.reference.geometry import REAL, RULES, step_records
 
+from . import data
 from .backend import UnsupportedError
-from .compare import equal, verdict
+from .compare import equal, error, verdict
 from .localise import explain
 from .margins import margins
 from .window_operations import Operations
@@ -125,21 +127,28 @@ def _hashed(recipe, got):
     return found
 
 
+def _asked(recipe):
+    return [recipe[key] for key in ("slots", "rows", "context", "rule", "seed")]
+
+
 def _window(backend, recipe):
-    w, right, lines = _prepared(*(recipe[key] for key in ("slots", "rows", "context", "rule", "seed")))
+    w, right, lines = _prepared(*_asked(recipe))
     if lines:
-        return [verdict("golden: the reference's own", len(lines), 0, "the golden was made by it", notes=lines)], []
+        reason, size = "the golden was made by it", len(lines)
+        return [verdict("golden: the reference's own", size, 0, reason, size=size, notes=lines)], []
     run = Operations(backend, w)
     offered = [name for name in OUTPUTS if backend.has(OUTPUTS[name])]
-    right = {name: right[name] for name in offered}
+    right, found = {name: right[name] for name in offered}, []
     if backend.arithmetic == "float" and "attention" in right:
         with _switched({"pass": "standing"}):
             right["attention"] = run.attention()
+        found = [_against_float64("attention", right["attention"], *_window_float64(*_asked(recipe)))]
     with _switched(recipe):
         if recipe["pass"] == "schedules":
-            return _scheduled(backend, w, right, run)
+            scheduled, refused = _scheduled(backend, w, right, run)
+            return scheduled + found, refused
         got = {name: getattr(run, name)() for name in offered}
-        found = [_held(backend, w, name, name, right[name], got[name]) for name in offered]
+        found = [_held(backend, w, name, name, right[name], got[name]) for name in offered] + found
         stored = {name: got[name] for name in offered if name != "attention" or backend.arithmetic == "exact"}
         found += _hashed(recipe, stored)
         for name in offered if recipe["pass"] == "standing" else ():
@@ -182,9 +191,40 @@ def _held(backend, w, label, name, expected, got):
     if name == "attention" and backend.arithmetic == "exact":
         slot = w.slots[found.first.coordinate[0]]
         mine = w.slots == slot
-        own = SimpleNamespace(q=w.q[mine], kv=w.kvs[slot], ids=w.ids[mine], steps=w.steps[mine])
-        return found.noted(f"slot {slot}, its rows from 0:", *explain(backend, own, expected[mine], got[mine]))
+        explained = explain(backend, _of_slot(w, slot), expected[mine], got[mine])
+        return found.noted(f"slot {slot}, its rows from 0:", *explained)
     return found
+
+
+def _of_slot(w, slot):
+    """``q``, ``kv``, ``ids`` and ``steps`` of the rows of one slot."""
+    mine = w.slots == slot
+    return SimpleNamespace(q=w.q[mine], kv=w.kvs[slot], ids=w.ids[mine], steps=w.steps[mine])
+
+
+def _float64(windows):
+    """(truth float64 [rows, heads, dims], bounds [rows, 1], their reason) of windows that stand one after the other."""
+    truths = [data.truth(w) for w in windows]
+    bounds = [data.float_bound(w, truth) for w, truth in zip(windows, truths, strict=True)]
+    return np.concatenate(truths), np.concatenate([bound for bound, _ in bounds]), bounds[0][1]
+
+
+@lru_cache(maxsize=1)
+def _window_float64(*asked):
+    """:func:`_float64` of a window, slot by slot, which its passes share."""
+    w = _prepared(*asked)[0]
+    return _float64([_of_slot(w, slot) for slot in range(len(w.kvs))])
+
+
+@lru_cache(maxsize=1)
+def _draft_float64(context, seed):
+    """:func:`_float64` of a draft call, which its passes share."""
+    *given, _ = _draft_inputs(context, seed)
+    return _float64([SimpleNamespace(**dict(zip(("q", "kv", "ids", "steps"), given, strict=True)))])
+
+
+def _against_float64(name, standing, truth, bound, reason):
+    return error(f"{name}: standing path against float64", truth, standing, bound, reason)
 
 
 # Scores of 1 to 8 rows
@@ -260,4 +300,6 @@ def _draft(backend, recipe):
         if not found[-1].passed and backend.arithmetic == "exact":
             own = SimpleNamespace(**dict(zip(("q", "kv", "ids", "steps"), given, strict=True)))
             found[-1] = found[-1].noted(*explain(backend, own, right, got))
+    if backend.arithmetic == "float":
+        found.append(_against_float64("draft", standing, *_draft_float64(recipe["context"], recipe["seed"])))
     return found, refused

@@ -1,0 +1,110 @@
+"""Whether the cases can fail: every one is run with outputs that are wrong on purpose, and none of them may pass.
+
+The outputs are a backend's own, changed in one of three ways (:data:`KINDS`). A case is left out of a kind when the
+change left every output as it was, as with an output that is all zeros and right.
+"""
+
+import numpy as np
+
+from . import suite
+from .backend import Backend
+
+MODULES = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
+"""Modules whose cases are about operations, not about texts."""
+
+KINDS = ("zero", "scaled", "permuted")
+"""Zeros; everything times 1.02; heads in another order (of scores the blocks, of ids the places, of keys the dims)."""
+
+FACTOR = np.float32(1.02)
+
+
+class WrongBackend(Backend):
+    """The backend ``name`` with every output changed in the way ``kind``. ``changed`` says whether that has made any
+    output another one since it was last set to False."""
+
+    def __init__(self, name, arithmetic, kind):
+        super().__init__(name, arithmetic)
+        self.kind, self.changed = kind, False
+
+    def _altered(self, right, axis):
+        """``right`` changed; the axis that is permuted is ``axis``."""
+        if self.kind == "zero":
+            wrong = np.zeros_like(right)
+        elif self.kind == "scaled":
+            # Integers are rounded up, so that small ones change too.
+            wrong = right * FACTOR
+            wrong = (np.ceil(wrong) if right.dtype.kind != "f" else wrong).astype(right.dtype)
+        else:
+            wrong = np.roll(right, 1, axis=axis)
+        self.changed |= not np.array_equal(right, wrong, equal_nan=right.dtype.kind == "f")
+        return wrong
+
+    def attend(self, *arguments, **keywords):
+        """As :meth:`Backend.attend`, changed."""
+        return self._altered(super().attend(*arguments, **keywords), axis=1)
+
+    def block_scores(self, q_idx, index, steps, **keywords):
+        """As :meth:`Backend.block_scores`, changed as far as a row's scores have a meaning."""
+        scores = super().block_scores(q_idx, index, steps, **keywords)
+        for row, (position, _, n_bid, _) in enumerate(steps.tolist()):
+            if position >= 0:
+                scores[row, : n_bid + 1] = self._altered(scores[row, : n_bid + 1], axis=0)
+        return scores
+
+    def select(self, scores, steps, *arguments, **keywords):
+        """As :meth:`Backend.select`, the cells of every row changed."""
+        ids = super().select(scores, steps, *arguments, **keywords)
+        for row, width in enumerate(steps[:, 3].tolist()):
+            ids[row, :width] = self._altered(ids[row, :width], axis=0)
+        return ids
+
+    def append_kv(self, *arguments, **keywords):
+        """As :meth:`Backend.append_kv`, all that its pools hold changed; codes that have scales are not scaled."""
+        result = super().append_kv(*arguments, **keywords)
+        for kv in result if isinstance(result, list) else [result]:
+            for pool in filter(None, (kv.pool, kv.host)):
+                for side in (pool.k, pool.v):
+                    parts = [side.scale] if self.kind == "scaled" and side.scale.size else [side.codes, side.scale]
+                    for part in parts:
+                        part[...] = self._altered(part, axis=1)
+        return result
+
+    def append_index(self, *arguments, **keywords):
+        """As :meth:`Backend.append_index`, every key of the index changed."""
+        index = super().append_index(*arguments, **keywords)
+        for part in (index.tail, index.dead, index.pooled):
+            part[...] = self._altered(part, axis=-1)
+        return index
+
+
+def sample(cases):
+    """Of ``cases`` one, that of the least context, for each module, operation, format, schedule, pass and kind of
+    scores."""
+    least = {}
+    for one in cases:
+        recipe = one.recipe
+        stratum = one.module, *(recipe.get(key) for key in ("family", "op", "format", "schedule", "pass", "scores"))
+        size = recipe.get("context", 0), recipe.get("rows", 1)
+        if stratum not in least or size < least[stratum][0]:
+            least[stratum] = size, one
+    return [one for _, one in least.values()]
+
+
+def survivors(cases, name, arithmetic, heard=lambda case, kind, status: None):
+    """[(case string, kind)] of the ``cases`` that pass with changed outputs of the backend ``name``, and of those that
+    failed without a comparison, which shows nothing. ``heard`` is told what became of every case and kind: a status, or
+    ``unchanged``.
+
+    Over all cases of :data:`MODULES` this takes minutes; the tests take :func:`sample` of them.
+    """
+    found = []
+    for kind in KINDS:
+        backend = WrongBackend(name, arithmetic, kind)
+        for one in cases:
+            backend.changed = False
+            result = suite.run_case(one, backend)
+            status = result.status if backend.changed or result.status != "passed" else "unchanged"
+            if status == "passed" or (status == "failed" and not result.comparisons):
+                found.append((one.text, kind))
+            heard(one, kind, status)
+    return found
