@@ -32,7 +32,8 @@ class WrongBackend(Backend):
             wrong = np.zeros_like(right)
         elif self.kind == "scaled":
             # Integers are rounded up, so that small ones change too.
-            wrong = right * FACTOR
+            with np.errstate(over="ignore"):
+                wrong = right * FACTOR
             wrong = (np.ceil(wrong) if right.dtype.kind != "f" else wrong).astype(right.dtype)
         else:
             wrong = np.roll(right, 1, axis=axis)
