@@ -6,14 +6,18 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 STAMP := $(VENV)/.stamp
 PARITY ?=
+GATE ?=
 WORKERS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help parity test golden gate gpu evidence bench lint clean
+CUDA_TESTS := $(wildcard tests/cpu/test_*ptx*.py) tests/cpu/test_benchmark.py tests/cpu/test_verify_bench.py \
+	tests/cpu/test_float_mode.py tests/sim/test_stream_scratch.py tests/sim/test_simulator_instructions.py
+
+.PHONY: help parity test cuda golden gate gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
-parity test golden gate: export OPENBLAS_NUM_THREADS := 1
+parity test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,9 +44,14 @@ test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/pytest -n $(WORKERS) -rs
 
+# A skip is no success here: without the wheels nothing is started.
+cuda: $(STAMP)  ## run the tests that need the CUDA wheels and no GPU: VENV=.venv-cuda EXTRAS=dev,cuda12
+	@$(BIN)/python -c 'import sys; from qsa.kernels.cuda import compiler, ptxcheck; sys.exit(None if compiler.NAME == "numba-cuda" and ptxcheck.find_ptxas() else "the CUDA wheels are missing: make cuda VENV=.venv-cuda EXTRAS=dev,cuda12 (or cuda13)")'
+	@$(BIN)/pytest -n $(WORKERS) -rs $(CUDA_TESTS)
+
 gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulator, evidence, speed; report in build/gate
 	@$(BIN)/qsa env
-	@$(BIN)/qsa gate --json build/gate/report.json --junit build/gate/junit.xml
+	@$(BIN)/qsa gate $(GATE) --json build/gate/report.json --junit build/gate/junit.xml
 
 gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/evidence
 	@$(BIN)/qsa env
@@ -62,5 +71,5 @@ lint: $(STAMP)  ## ruff: lint and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 clean:  ## remove the environment, reports and caches
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-cuda build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

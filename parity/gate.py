@@ -75,7 +75,10 @@ def _tests(check, pattern):
     """Verdicts of the test files that match ``pattern``, run by pytest in a child."""
     files = sorted(process.ROOT.glob(pattern))
     if not files:
-        yield verdict(check, pattern, "unsupported", "there are no such tests: run from a checkout of the repository")
+        if (process.ROOT / "tests").is_dir():
+            yield verdict(check, pattern, "failed", "this checkout has tests, but none of this check's")
+        else:
+            yield verdict(check, pattern, "unsupported", "there are no tests: run from a checkout of the repository")
         return
     if importlib.util.find_spec("pytest") is None:
         yield verdict(check, pattern, "unsupported", "pytest is missing (extra test)")
@@ -89,8 +92,20 @@ def _tests(check, pattern):
         entries = process.read_junit(path) if path.is_file() else []
     for entry in entries:
         yield verdict(check, entry.name, entry.status, entry.reason, entry.seconds)
-    if finished.code not in (0, 1) or not entries:
+    silent = _silent(files, entries)
+    # pytest ends with 5 when it ran no test: right where every file says why it is skipped.
+    skipped = finished.code == 5 and not silent and all(entry.status == "unsupported" for entry in entries)
+    if finished.code not in (0, 1) and not skipped:
         yield verdict(check, pattern, "failed", finished.reason, finished.seconds)
+    else:
+        for name in silent:
+            yield verdict(check, name, "failed", "no test of this file was run and none was skipped with a reason")
+
+
+def _silent(files, entries):
+    """Names of the test files of which no entry speaks."""
+    spoken = {part for entry in entries for part in entry.name.partition("::")[0].split(".")}
+    return [file.name for file in files if file.stem not in spoken]
 
 
 def _sim():

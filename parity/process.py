@@ -1,5 +1,6 @@
 """Child processes with a time limit, and what their reports say: a crash or a hang costs one child, never the run."""
 
+import ast
 import contextlib
 import os
 import re
@@ -104,6 +105,15 @@ class Entry:
     seconds: float
 
 
+def _reason(node):
+    """Why a test did not pass. Of a file that was skipped as a whole pytest gives a Python tuple: file, line, why."""
+    message, text = node.get("message") or "", node.text or ""
+    if message == "collection skipped":
+        with contextlib.suppress(ValueError, SyntaxError):
+            return str(ast.literal_eval(text)[-1]).removeprefix("Skipped: ")
+    return message or text
+
+
 def read_junit(path):
     """The :class:`Entry` list of a JUnit XML file as pytest writes it. Raises ValueError naming the file when it is
     damaged, and OSError."""
@@ -118,6 +128,6 @@ def read_junit(path):
         for tag, word in (("skipped", "unsupported"), ("failure", "failed"), ("error", "failed")):
             node = test.find(tag)
             if node is not None:
-                status, reason = word, re.sub(r"\s+", " ", impersonal(node.get("message") or node.text or "")).strip()
+                status, reason = word, re.sub(r"\s+", " ", impersonal(_reason(node))).strip()
         found.append(Entry(name, status, reason[:400], float(test.get("time") or 0)))
     return found

@@ -1,8 +1,9 @@
-"""What ``.ci/run`` does with evidence, in a checkout of our own whose lint and tests are stand-ins."""
+"""What ``.ci/run`` runs and does with evidence, in a checkout of our own whose lint, tests and gate are stand-ins."""
 
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,31 +24,41 @@ import sys
 from qsa.golden import sources
 from qsa.parity import cli
 sources.fingerprint = lambda: {fingerprint!r}
-sys.exit(cli.main([*sys.argv[1:], "--folder", {records!r}]) if sys.argv[1] == "evidence" else 0)
+print("qsa", *sys.argv[1:], flush=True)
+if sys.argv[1] == "evidence":
+    sys.exit(cli.main([*sys.argv[1:], "--folder", {records!r}]))
+sys.exit({gate} if sys.argv[1] == "gate" else 0)
 """
 """The command line itself on a folder of our own, with the sources as they were when the tests began."""
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """(folder of the records, function(exit status of the tests) -> the finished ``.ci/run``)."""
-    programs, records = tmp_path / ".venv" / "bin", tmp_path / "golden" / "evidence"
-    for folder in (tmp_path / ".ci", programs, records):
+    """(folder of the records, function(exit statuses of the tests, the gate and the tests that need the wheels) -> the
+    finished ``.ci/run``)."""
+    environments, records = [tmp_path / ".venv", tmp_path / ".venv-cuda"], tmp_path / "golden" / "evidence"
+    for folder in (tmp_path / ".ci", records, *(one / "bin" for one in environments)):
         folder.mkdir(parents=True)
     for name in (".ci/run", "Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "tests" / "cpu").mkdir(parents=True)
+    for path in ROOT.glob("tests/cpu/test_*ptx*.py"):
+        (tmp_path / "tests" / "cpu" / path.name).touch()
     # Newer than pyproject.toml: nothing is installed.
-    (tmp_path / ".venv" / ".stamp").touch()
+    for folder in environments:
+        (folder / ".stamp").touch()
 
-    def run(tests=0):
-        texts = {
-            "qsa": QSA.format(python=sys.executable, fingerprint=FINGERPRINT, records=str(records)),
-            "ruff": "#!/bin/sh\n",
-            "pytest": f"#!/bin/sh\necho the tests\nexit {tests}\n",
+    def run(tests=0, gate=0, cuda=0, wheels=0):
+        qsa = QSA.format(python=sys.executable, fingerprint=FINGERPRINT, records=str(records), gate=gate)
+        default = {"qsa": qsa, "ruff": "#!/bin/sh\n", "pytest": f"#!/bin/sh\necho the tests\nexit {tests}\n"}
+        second = {
+            "python": f"#!/bin/sh\nexit {wheels}\n",
+            "pytest": f'#!/bin/sh\necho with wheels "$@"\nexit {cuda}\n',
         }
-        for name, text in texts.items():
-            (programs / name).write_text(text)
-            (programs / name).chmod(0o755)
+        for folder, texts in zip(environments, (default, second), strict=True):
+            for name, text in texts.items():
+                (folder / "bin" / name).write_text(text)
+                (folder / "bin" / name).chmod(0o755)
         # These tests may themselves be run by make, whose options are not theirs.
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
         return subprocess.run(
@@ -65,7 +76,7 @@ def test_stale_evidence_is_said_and_fails_nothing(checkout):
     found = run()
     assert found.returncode == 0, found.stderr
     assert "the tests\n" in found.stdout
-    verdict = found.stdout.splitlines()[-1]
+    *_, verdict, _, _, _, _ = found.stdout.splitlines()
     assert verdict.startswith("NVIDIA H200: STALE: h200-2026-11-30 is of other sources")
 
 
@@ -93,7 +104,33 @@ def test_what_failed_with_todays_kernels_fails(checkout):
     assert found.returncode != 0 and "failed: tests/select" in found.stdout
 
 
-def test_evidence_is_said_when_tests_fail_too(checkout):
-    found = checkout[1](tests=1)
+PARTS = {"tests": {"tests": 1}, "gate": {"gate": 1}, "cuda": {"cuda": 1}}
+
+
+@pytest.mark.parametrize("failing", [None, *PARTS])
+def test_every_part_runs_and_the_one_that_fails_fails_all(checkout, failing):
+    found = checkout[1](**PARTS.get(failing, {}))
+    assert (found.returncode != 0) == (failing is not None), found.stderr
+    lines = found.stdout.splitlines()
+    begun = [lines.index(line) for line in ("the tests", "qsa evidence check")]
+    begun[1:1] = [i for i, line in enumerate(lines) if line.startswith(("qsa gate", "with wheels"))]
+    assert len(begun) == 4 and begun == sorted(begun)
+    assert lines[begun[1]].startswith("qsa gate --only goldens ptx evidence benchmark --json ")
+    assert "missing: there is no evidence of a run on a device" in lines
+    times = [re.fullmatch(r"(\w+) +(passed|failed), \d+:\d\d minutes", line).groups() for line in lines[-4:]]
+    expected = {name: "failed" if name == failing else "passed" for name in ("tests", "gate", "cuda", "evidence")}
+    assert dict(times) == expected
+
+
+def test_an_environment_without_the_wheels_fails(checkout):
+    found = checkout[1](wheels=1)
     assert found.returncode != 0
-    assert "missing: there is no evidence" in found.stdout
+    assert "with wheels" not in found.stdout
+
+
+def test_the_second_environment_runs_every_test_that_needs_the_wheels(checkout):
+    said = next(line for line in checkout[1]().stdout.splitlines() if line.startswith("with wheels"))
+    needs = re.compile(r'importorskip\("(numba|cupy|qsa\.parity)')
+    files = [*ROOT.glob("tests/cpu/test_*.py"), *ROOT.glob("tests/sim/test_*.py")]
+    needed = {str(path.relative_to(ROOT)) for path in files if needs.search(path.read_text(encoding="utf-8"))}
+    assert len(needed) > 4 and needed == {word for word in said.split() if word.startswith("tests/")}

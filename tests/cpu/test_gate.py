@@ -147,6 +147,38 @@ def test_tests_that_end_without_a_report_fail(checkout, text):
     assert one.status == "failed" and f"exit status {7 if text else 5}" in one.reason
 
 
+WHEELS = 'import pytest\npytest.skip("numba-cuda is missing (extra cuda12 or cuda13)", allow_module_level=True)\n'
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_files_skipped_as_a_whole_are_unsupported(checkout, monkeypatch, workers):
+    """The tests of PTX on an installation without the CUDA wheels: pytest runs no test and ends with 5."""
+    if workers:
+        pytest.importorskip("xdist")
+        monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: name)
+    checkout.write_text(WHEELS)
+    checkout.with_name("test_y.py").write_text(WHEELS)
+    found = {one.case.text.rpartition(".")[2]: (one.status, one.reason) for one in gate.CHECKS["sim"]()}
+    missing = "unsupported", "numba-cuda is missing (extra cuda12 or cuda13)"
+    assert found == {"test_x": missing, "test_y": missing}
+
+
+@pytest.mark.parametrize("text", ["", "def helper(): pass"])
+@pytest.mark.parametrize("other", [WHEELS, "def test_good(): pass"])
+def test_a_file_without_tests_fails_beside_others(checkout, text, other):
+    checkout.write_text(other)
+    checkout.with_name("test_y.py").write_text(text)
+    found = [one for one in gate.CHECKS["sim"]() if one.status == "failed"]
+    assert len(found) == 1 and ("test_y.py" in found[0].case.text or "exit status 5" in found[0].reason)
+
+
+@pytest.mark.parametrize("text", ["import a_module_that_is_missing", "def broken(:"])
+def test_a_file_that_cannot_be_collected_fails(checkout, text):
+    checkout.write_text(WHEELS)
+    checkout.with_name("test_y.py").write_text(text)
+    assert any(one.status == "failed" and "test_y" in one.case.text for one in gate.CHECKS["sim"]())
+
+
 def test_every_file_of_ptx_checks_is_the_gates(monkeypatch):
     """All of tests/cpu that read what the compiler makes of a kernel, or say PTX in their names."""
     root, patterns = Path(__file__).parents[2], []
@@ -160,7 +192,13 @@ def test_every_file_of_ptx_checks_is_the_gates(monkeypatch):
     assert len(files) > 1 and files == set(root.glob(*patterns))
 
 
-def test_without_a_checkout_nothing_is_claimed(checkout):
+def test_a_checkout_without_the_files_of_a_check_fails(checkout):
+    (one,) = gate.CHECKS["ptx"]()
+    assert one.status == "failed" and one.case.text == "tests/cpu/test_*ptx*.py"
+
+
+def test_without_a_checkout_nothing_is_claimed(checkout, monkeypatch, tmp_path):
+    monkeypatch.setattr(gate.process, "ROOT", tmp_path / "installed")
     (one,) = gate.CHECKS["ptx"]()
     assert one.status == "unsupported" and "run from a checkout" in one.reason
 
