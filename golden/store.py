@@ -2,17 +2,15 @@
 
 One file each, ``<name>.json``, with sorted keys and a line per value, so that a change reads well in a diff. What
 ``regenerate`` finds different goes to ``<name>.pending.json`` beside it; nothing but ``accept`` writes a golden. Every
-write goes to a temporary name in the same folder and is moved into place, so a killed run leaves no half-written file.
+write is one step (:mod:`files`), so a killed run leaves no half-written file.
 """
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 from qsa.reference.exact import CONTRACT
 
-from . import case
+from . import case, files
 from .record import GoldenError, check_name, check_record, differences, make, sealed, today
 
 RECORDS = Path(__file__).parent / "records"
@@ -29,21 +27,14 @@ def read_json(path):
         raise GoldenError(f"{path}: is not JSON: {error}") from error
 
 
+def json_text(value):
+    """``value`` as the text of a file of this folder: sorted keys, a line per value. Raises ValueError on NaN."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False) + "\n"
+
+
 def write_json(path, value):
-    """Write ``value`` to ``path`` in one step, its folder made when missing. Raises OSError, ValueError on NaN."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            json.dump(value, file, indent=1, sort_keys=True, ensure_ascii=True, allow_nan=False)
-            file.write("\n")
-        # mkstemp makes files private; records are read by everybody.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write ``value`` to ``path`` as :func:`files.write` does. Raises OSError, ValueError on NaN."""
+    files.write(path, json_text(value))
 
 
 class Store:
@@ -54,13 +45,13 @@ class Store:
 
     def names(self):
         """Names of all goldens, ascending. Raises GoldenError on a file whose name is none."""
-        files = sorted(path.name for path in self.folder.glob("*.json") if not path.name.endswith(_PENDING))
-        return [check_name(name.removesuffix(".json")) for name in files]
+        found = sorted(path.name for path in self.folder.glob("*.json") if not path.name.endswith(_PENDING))
+        return [check_name(name.removesuffix(".json")) for name in found]
 
     def pending(self):
         """Names with a pending file, ascending."""
-        files = sorted(path.name for path in self.folder.glob(f"*{_PENDING}"))
-        return [check_name(name.removesuffix(_PENDING)) for name in files]
+        found = sorted(path.name for path in self.folder.glob(f"*{_PENDING}"))
+        return [check_name(name.removesuffix(_PENDING)) for name in found]
 
     def _path(self, name, ending=".json"):
         return self.folder / f"{check_name(name)}{ending}"

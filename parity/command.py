@@ -1,13 +1,14 @@
 """``qsa parity``: run cases on a backend, say what came of them, write the reports."""
 
 import argparse
+import contextlib
 import os
 import sys
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from qsa.golden import files
 from qsa.kernels.switches import ARITHMETICS, switches
 
 from . import report, suite
@@ -44,8 +45,8 @@ def add_parser(subparsers):
         "--arithmetic", metavar="|".join(ARITHMETICS), help="default: QSA_ARITHMETIC of the environment, else exact"
     )
     parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
-    parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
+    parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML; - is standard output")
     parser.add_argument(
         "--bench", action="store_true", help="with verify-batch on cuda: then time it, every kernel switch off and on"
     )
@@ -67,14 +68,35 @@ def _chosen(arguments, arithmetic):
 
 def check_target(option, path):
     """Raises ValueError when ``path`` cannot be written: better before the run than after it. Makes its folder."""
-    if path is None:
+    if path is None or path == files.STDOUT:
         return
     try:
-        if Path(path).is_dir():
-            raise IsADirectoryError("it is a folder")
-        report.probe(path)
+        files.probe(path)
     except OSError as error:
         raise ValueError(f"{option} = {path!r}: must be a file that can be written: {error}") from error
+
+
+@contextlib.contextmanager
+def reports_alone(json, junit):
+    """Check the targets of the options ``--json`` and ``--junit`` (file, ``-`` or None), then run the body.
+
+    Where one is standard output, what the body prints goes to standard error; the yielded ``write(path, text)`` writes
+    a report.
+
+    Raises ValueError when a target cannot be written or both are standard output.
+    """
+    if json == junit == files.STDOUT:
+        raise ValueError("--json = '-', --junit = '-': only one of them can be standard output")
+    check_target("--json", json)
+    check_target("--junit", junit)
+    out = sys.stdout
+
+    def write(path, text):
+        with contextlib.redirect_stdout(out):
+            report.write(path, text)
+
+    with contextlib.redirect_stdout(sys.stderr if files.STDOUT in (json, junit) else out):
+        yield write
 
 
 def run(arguments):
@@ -87,8 +109,12 @@ def run(arguments):
         for one in cases:
             print(one.text)
         return 0
-    check_target("--json", arguments.json)
-    check_target("--junit", arguments.junit)
+    with reports_alone(arguments.json, arguments.junit) as write:
+        return _parity(arguments, arithmetic, cases, write)
+
+
+def _parity(arguments, arithmetic, cases, write):
+    """Run ``cases``, say what came of them and hand the reports to ``write``; returns the exit code."""
     # A kernel under development lies in the folder where the command is typed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -107,9 +133,9 @@ def run(arguments):
         return 130
     console.print(report.table(tally))
     if arguments.json:
-        report.write_json(arguments.json, report.as_json(tally, environment))
+        write(arguments.json, report.json_text(report.as_json(tally, environment)))
     if arguments.junit:
-        report.write(arguments.junit, report.as_junit(tally, environment, backend))
+        write(arguments.junit, report.as_junit(tally, environment, backend))
     _conclude(tally, console)
     if arguments.bench:
         _bench(backend, tally, console)

@@ -12,7 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from qsa.golden import evidence, sources
+from qsa.golden import evidence, files, sources
+from qsa.golden.store import json_text
 
 from . import evidence_run, switch_table
 from .command import check_target
@@ -43,7 +44,7 @@ def add_parser(subparsers):
     parser.set_defaults(run=check)
     parser = verbs.add_parser("merge", help="make one record of several of the same device and sources")
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--out", required=True, metavar="FILE")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the record; - is standard output")
     parser.set_defaults(run=merge)
     return top
 
@@ -69,6 +70,8 @@ def run(arguments):
             for step in steps:
                 print(f"{section}/{step.name:28} {step.seconds:4.0f} s  {step.text}")
         return 0
+    if arguments.out == files.STDOUT:
+        raise ValueError("--out = '-': a record is written after every step: allowed is the name of a file")
     if arguments.out:
         # Before the device is asked: an argument's fault is said at once.
         evidence.check_name(Path(arguments.out).stem)
@@ -222,7 +225,8 @@ def _standing(fresh):
 
 def merge(arguments):
     """Make one record of several. Raises ValueError when that would overwrite any other record than one of them."""
-    path = Path(arguments.out)
+    to_stdout = arguments.out == files.STDOUT
+    path = Path(arguments.files[0] if to_stdout else arguments.out)
     evidence.check_name(path.stem)
     records = [evidence.load(one) for one in arguments.files]
     if path.exists() and not any(path.samefile(one) for one in arguments.files):
@@ -231,6 +235,10 @@ def merge(arguments):
     first, *others = records
     for other in others:
         first = evidence.merged(first, other)
-    evidence.write(path, evidence.renamed(first, path.stem))
+    record = evidence.renamed(first, path.stem)
+    if to_stdout:
+        files.write_report(files.STDOUT, json_text(evidence.check(record, path, record["name"])))
+        return 0
+    evidence.write(path, record)
     print(f"{len(arguments.files)} records merged into {os.path.relpath(path)}")
     return 0

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from . import gate, report
-from .command import check_target
+from .command import reports_alone
 from .environment import facts
 
 EXIT = "exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments"
@@ -23,8 +23,8 @@ def add_parser(subparsers):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", metavar="CHECK", help="these checks alone")
-    parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON")
-    parser.add_argument("--junit", metavar="FILE", help="write the verdicts as JUnit XML")
+    parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON; - is standard output")
+    parser.add_argument("--junit", metavar="FILE", help="write the verdicts as JUnit XML; - is standard output")
     parser.add_argument("--list", action="store_true", help="print the checks and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print what passed, too")
     parser.set_defaults(run=run)
@@ -37,15 +37,18 @@ def run(arguments):
     if arguments.list:
         print("\n".join(names))
         return 0
-    check_target("--json", arguments.json)
-    check_target("--junit", arguments.junit)
+    with reports_alone(arguments.json, arguments.junit) as write:
+        return _gate(arguments, names, write)
+
+
+def _gate(arguments, names, write):
     tally = gate.run(names, lambda one: _say(one, arguments.verbose))
     environment = facts()
     Console(file=sys.stdout, width=110, highlight=False).print(_table(tally))
     if arguments.json:
-        report.write_json(arguments.json, report.as_json(tally, environment, gate.STATUSES))
+        write(arguments.json, report.json_text(report.as_json(tally, environment, gate.STATUSES)))
     if arguments.junit:
-        report.write(arguments.junit, report.as_junit(tally, environment, None, "qsa gate"))
+        write(arguments.junit, report.as_junit(tally, environment, None, "qsa gate"))
     if not tally.count("passed") and not tally.count("failed"):
         print("nothing passed: a run that held nothing together is not a success (exit 1)")
     return tally.exit_code

@@ -1,16 +1,12 @@
-"""The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results.
-
-Files are written to a temporary name in the same folder and moved into place: a killed run leaves the old file or none.
-"""
+"""The report of a run: JSON, JUnit XML, the table at the end. All of it comes from the same results."""
 
 import json
-import os
-import tempfile
-from pathlib import Path
 from xml.etree import ElementTree
 
 from rich import box
 from rich.table import Table
+
+from qsa.golden import files
 
 from .suite import MODULES, STATUSES, printable
 
@@ -58,37 +54,19 @@ def _junit_case(suite, name, result, backend):
         ElementTree.SubElement(entry, "skipped", message=printable(result.reason))
 
 
-def _temporary(path):
-    """(handle, name) of a new file beside ``path``, whose folder is made when missing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-
-
-def probe(path):
-    """Make the folder of ``path`` and see that a file can be written there. Raises OSError."""
-    handle, temporary = _temporary(path)
-    os.close(handle)
-    os.unlink(temporary)
-
-
 def write(path, text):
-    """Write ``text`` to ``path`` in one step. Raises OSError."""
-    handle, temporary = _temporary(path)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        # mkstemp makes files private; a report is read by everybody.
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write a report's ``text`` to ``path``, ``-`` being standard output. Raises OSError."""
+    files.write_report(path, text)
+
+
+def json_text(report):
+    """A report of :func:`as_json` as JSON text."""
+    return json.dumps(report, indent=1, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 def write_json(path, report):
-    """Write a report of :func:`as_json` to ``path``."""
-    write(path, json.dumps(report, indent=1, ensure_ascii=True, allow_nan=False) + "\n")
+    """Write a report of :func:`as_json` to ``path``, ``-`` being standard output. Raises OSError."""
+    write(path, json_text(report))
 
 
 def table(tally):

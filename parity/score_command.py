@@ -5,6 +5,8 @@ import math
 import sys
 import time
 
+from qsa.golden import files
+
 from . import model_options, report
 from .command import check_target
 
@@ -27,8 +29,7 @@ def run(arguments):
     from qsa.engine import score
     from qsa.engine.graphs import make_runner
 
-    to_stdout = arguments.json == "-"
-    check_target("--json", None if to_stdout else arguments.json)
+    check_target("--json", arguments.json)
     data = model_options.read_bytes(arguments.file)
     model, vocabulary, backend = model_options.load(arguments)
     what = model_options.source(arguments.file)
@@ -54,7 +55,7 @@ def run(arguments):
     figures = _figures(scores, ids, vocabulary, time.perf_counter() - begin)
     cut = {"window": arguments.window} if arguments.chunk is None else {"chunk": arguments.chunk}
     settings = {"backend": backend, "arithmetic": model.arithmetic, **cut, **options}
-    if to_stdout:
+    if arguments.json == files.STDOUT:
         print(json.dumps(figures | settings, indent=2))
         return 0
     if arguments.json:

@@ -189,13 +189,14 @@ def test_a_killed_run_leaves_the_report_that_was_there(sent, code, tmp_path):
 
 
 def test_a_report_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch):
+    from qsa.golden import files
     from qsa.parity import report
 
     def full(*arguments):
         raise OSError("no space left")
 
     (tmp_path / "report.json").write_text("before")
-    monkeypatch.setattr(report.os, "replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(OSError, match="no space left"):
         report.write_json(tmp_path / "report.json", {"passed": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

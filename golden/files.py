@@ -1,0 +1,81 @@
+"""Text files written whole: reports, records, goldens.
+
+A regular file is written under a temporary name in the same folder and moved into place: a killed run leaves the old
+file or none. A link, a character device or a FIFO is no file of ours to replace: it is opened and written through, and
+stays what it is. ``-`` is standard output where a command takes it (:data:`STDOUT`).
+"""
+
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+
+STDOUT = "-"
+"""The name that stands for standard output."""
+
+
+def _written_through(path):
+    """Whether ``path`` is opened as it is; False: a regular file, or nothing yet. Raises OSError, its text one line
+    that says what cannot be written to, when it is neither."""
+    if not os.path.lexists(path):
+        return False
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        raise OSError(f"it is a link that leads to no file: {error.strerror}") from error
+    for matches, what in ((stat.S_ISDIR, "folder"), (stat.S_ISSOCK, "socket"), (stat.S_ISBLK, "block device")):
+        if matches(mode):
+            raise OSError(f"it is a {what}")
+    return os.path.islink(path) or not stat.S_ISREG(mode)
+
+
+def _temporary(path):
+    """(handle, name) of a new file beside ``path``, whose folder is made when missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+
+
+def probe(path):
+    """See that :func:`write` can write to ``path``, before the work; makes its folder. Raises OSError."""
+    path = Path(path)
+    if _written_through(path):
+        # Not opened: a FIFO would wait for its reader, and see its end.
+        if not os.access(path, os.W_OK):
+            raise PermissionError("it may not be written to")
+        return
+    try:
+        handle, temporary = _temporary(path)
+    except OSError as error:
+        raise OSError(f"folder {str(path.parent)!r}: {error.strerror}") from error
+    os.close(handle)
+    os.unlink(temporary)
+
+
+def write(path, text):
+    """Write ``text`` to ``path`` in UTF-8: a regular file in one step, its folder made when missing; a link, a
+    character device or a FIFO through. Raises OSError."""
+    path = Path(path)
+    if _written_through(path):
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        return
+    handle, temporary = _temporary(path)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        # mkstemp makes files private; these are read by everybody.
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_report(path, text):
+    """Write ``text`` as :func:`write` does, or to standard output when ``path`` is ``-``. Raises OSError."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    else:
+        write(path, text)
