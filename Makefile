@@ -46,7 +46,7 @@ test: $(STAMP)  ## lint, then all tests that this machine can run
 
 # A skip is no success here: without the wheels nothing is started.
 cuda: $(STAMP)  ## run the tests that need the CUDA wheels and no GPU: VENV=.venv-cuda EXTRAS=dev,cuda12
-	@$(BIN)/python -c 'import sys; from qsa.kernels.cuda import compiler, ptxcheck; sys.exit(None if compiler.NAME == "numba-cuda" and ptxcheck.find_ptxas() else "the CUDA wheels are missing: make cuda VENV=.venv-cuda EXTRAS=dev,cuda12 (or cuda13)")'
+	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; from qsa.kernels.cuda import ptxcheck; sys.exit(None if find_spec("numba_cuda") and find_spec("cupy") and ptxcheck.find_ptxas() else "the CUDA wheels are missing: make cuda VENV=.venv-cuda EXTRAS=dev,cuda12 (or cuda13)")'
 	@$(BIN)/pytest -n $(WORKERS) -rs $(CUDA_TESTS)
 
 gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulator, evidence, speed; report in build/gate
