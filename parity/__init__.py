@@ -4,6 +4,10 @@ The cases and their results are in ``qsa.parity.suite``: it imports the engine a
 alone.
 """
 
-from .backend import Backend, UnsupportedError
+from .backend import Backend
+from .contract import Declaration, UnsupportedError
 
-__all__ = ["Backend", "UnsupportedError"]
+Unsupported = UnsupportedError
+"""Short for a backend's own code: ``raise Unsupported("why")``."""
+
+__all__ = ["Backend", "Declaration", "Unsupported", "UnsupportedError"]

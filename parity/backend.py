@@ -1,123 +1,98 @@
-"""A backend under test: our own or any importable module with some of the five operations.
+"""A backend under test: our own, or anybody's module or object with functions of ``contract/operations.py``.
 
-Only this file inspects a module. A module may define any of ``append_kv``, ``append_index``, ``block_scores``,
-``select`` and ``attend`` with the reference's arguments; what it lacks is unsupported. ``attend`` gets a schedule, a
-number of splits and an arithmetic only when the function takes such a keyword: without ``schedule`` it has the standing
-schedule alone (and ``split`` when it takes ``splits``), without ``arithmetic`` it is taken to have the one of the run.
-``block_scores`` and ``select`` may take a ``schedule`` too. A result of False is a refusal.
+Every function is optional. What a backend lacks, refuses (``Unsupported("why")``, NotImplementedError, False) or has
+not declared (``contract/declaration.py``) is unsupported, with the reason. ``attend`` gets a schedule, a number of
+splits and an arithmetic only when the function takes such a keyword: without ``schedule`` it has the standing schedule
+alone (and ``split`` when it takes ``splits``). ``block_scores`` and ``select`` may take a ``schedule`` too.
 
-A call may write its result and, of an append, the K/V or the index that it is given. Every other input is compared byte
-by byte after the call (``compare/input_changes.py``). A change is an error, and the input is put back. A backend that
-moves its arguments with ``to_device`` works on copies, so the host's arrays are safe from it. The copies are compared
-too, as an engine would go on with them: those up to 64 MiB, when there is a ``to_host`` to bring them back.
+Queries and raw keys are handed over in the number types that the backend declares, so they must hold values of that
+type already: :meth:`Backend.query` and its like round them. Results come back in NumPy.
 """
 
-import inspect
-from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from qsa.kernels.ops import BACKENDS, load_backend, refusals
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV
+from qsa.reference.kv import PagedKV, Pool
 
-from .compare.input_changes import WHOLE, Given, nbytes
+from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, rounded
+from .contract.domain import check_heads, check_ids, check_pools, check_rule, check_steps, check_values
+from .contract.ids import rows_of, to_blocks, to_cells
+from .contract.kernel import call
+from .contract.number_types import stored
+from .contract.storage import Own
+
+__all__ = ["GUARD", "Backend", "UnsupportedError", "call"]
 
 GUARD = np.float32(-(2.0**93))
 """Fills an output and the rows around it before the call: an element that is not written, or written outside, shows."""
 
+STORAGE = ("cache", "append", "read")
+INDEX_STORAGE = ("index_cache", "index_append", "index_read")
+"""Functions that a backend with own storage, or an own index, has all of."""
 
-class UnsupportedError(Exception):
-    """The backend does not carry out a call as it was given; the message is the reason shown."""
-
-
-def call(operation: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
-    """The function's result. Raises UnsupportedError, with the reasons that it counted, when the result is False."""
-    before = refusals()
-    result = function(*arguments, **keywords)
-    if isinstance(result, (bool, np.bool_)) and not result:
-        after = refusals()
-        reasons = [reason for key, reason in after if after[key, reason] != before.get((key, reason), 0)]
-        raise UnsupportedError(f"{operation}: refused: {', '.join(reasons) or 'no reason given'}")
-    return result
+KV = TypeVar("KV", PagedKV, OwnKV, list[PagedKV], list[OwnKV])
 
 
 class Backend:
     """The backend ``name`` (design section 5) in one arithmetic, called with NumPy arrays throughout.
 
-    Every operation raises :class:`UnsupportedError` when the module lacks it or refuses, ValueError when its result is
-    not an array of the right kind, ChangedInputError when it changed an input, and whatever the module itself raises.
-    Raises ValueError on an unknown name or arithmetic, or an arithmetic that the backend does not have.
+    ``arithmetic``: ``exact`` or ``float``; None is the first that the backend declares. ``declaration`` is what it
+    declares. Every operation raises :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared
+    such inputs, ValueError when its result is not an array of the right kind, ChangedInputError when it changed an
+    input, and whatever the backend itself raises. Raises ValueError on an unknown name or arithmetic, an arithmetic
+    that the backend does not declare, or a declaration that does not fit.
     """
 
-    def __init__(self, name: str, arithmetic: str = "exact") -> None:
-        if arithmetic not in ARITHMETICS:
+    def __init__(self, name: str, arithmetic: str | None = None) -> None:
+        if arithmetic is not None and arithmetic not in ARITHMETICS:
             raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
-        self.name, self.arithmetic = name, arithmetic
-        self.module = _load(name)
-        if self.module.__name__ == BACKENDS["exact"] and arithmetic != "exact":
-            raise ValueError(f"arithmetic = {arithmetic!r}: backend {name!r} has the exact arithmetic alone")
+        self.name, self.module = name, load(name)
+        try:
+            self.declaration = declared(self.module)
+        except ValueError as error:
+            raise ValueError(f"backend = {name!r}: {error}") from None
+        known = self.declaration.arithmetics
+        self.arithmetic = known[0] if arithmetic is None else arithmetic
+        if self.arithmetic not in known:
+            raise ValueError(f"arithmetic = {arithmetic!r}: backend {name!r} declares {', '.join(known)}")
+        self.kernel = Kernel(self.module, self.declaration)
 
     def has(self, operation: str) -> bool:
-        """Whether the module defines ``operation``."""
-        return callable(getattr(self.module, operation, None))
+        """Whether the backend defines ``operation``."""
+        return self.kernel.has(operation)
 
-    def _function(self, operation: str) -> Callable[..., Any]:
-        if not self.has(operation):
-            raise UnsupportedError(f"{operation}: the backend has none")
-        return getattr(self.module, operation)
+    @property
+    def own_storage(self) -> bool:
+        """Whether K and V lie in the backend's own storage. A backend that defines ``append_kv`` uses our pools."""
+        return all(map(self.has, STORAGE)) and not self.has("append_kv")
 
-    def _device(self, value: Any) -> Any:
-        """``value`` as the module takes it: on its device, where it has one."""
-        move = getattr(self.module, "to_device", None)
-        if move is None or value is None:
-            return value
-        if isinstance(value, list):
-            return [self._device(item) for item in value]
-        return move(value) if isinstance(value, (np.ndarray, PagedKV, Index)) else value
+    @property
+    def own_index(self) -> bool:
+        """Whether the pooled keys lie in the backend's own index."""
+        return all(map(self.has, INDEX_STORAGE)) and not self.has("append_index")
 
-    def _host(self, value: Any) -> Any:
-        """A result or argument of the module in NumPy."""
-        move = getattr(self.module, "to_host", None)
-        if move is None:
-            return value
-        return [self._host(item) for item in value] if isinstance(value, list) else move(value)
+    def rounded(self, stage: str, x: np.ndarray) -> np.ndarray:
+        """``x`` float32 rounded to the type of ``stage``, a field of ``Types``: the values that truth is made of."""
+        return rounded(x, getattr(self.declaration.types, stage))
 
-    def _checked(
-        self, operation: str, function: Callable[..., Any], arguments: dict[str, Any], keywords: dict[str, Any]
-    ) -> tuple[Any, dict[str, Any]]:
-        """(result, arguments as the function had them) of one call whose inputs are compared; ``arguments`` maps names
-        to values on the host, in order. Slots are given by keyword."""
-        given = Given(operation, arguments)
-        moved = {name: self._device(value) for name, value in arguments.items()}
-        named = {"slots": moved["slots"]} if "slots" in moved else {}
-        try:
-            in_order = [value for name, value in moved.items() if name != "slots"]
-            result = call(operation, function, *in_order, **named, **keywords)
-        except UnsupportedError:
-            given.check()
-            raise
-        except BaseException:
-            given.restore()
-            raise
-        given.check()
-        self._check_moved(given, arguments, moved)
-        return result, moved
-
-    def _check_moved(self, given: Given, arguments: dict[str, Any], moved: dict[str, Any]) -> None:
-        """Compares the copies that the function worked on, where there are such."""
-        if hasattr(self.module, "to_device") and hasattr(self.module, "to_host"):
-            small = {name: value for name, value in arguments.items() if nbytes(value) <= WHOLE}
-            given.check({name: self._host(moved[name]) for name in small if moved[name] is not small[name]})
+    def _typed(self, stage: str, x: np.ndarray) -> np.ndarray:
+        """``x`` in the type of ``stage``. Raises ValueError where that changes a value: a fault of the suite."""
+        name = getattr(self.declaration.types, stage)
+        if name == "float32":
+            return x
+        typed = stored(x, name)
+        if not np.array_equal(typed.astype(np.float32), x, equal_nan=True):
+            raise ValueError(f"{stage}: has values that {name} has not: round them first")
+        return typed
 
     def attend(
         self,
         q: np.ndarray,
-        kv: PagedKV | list[PagedKV],
+        kv: PagedKV | OwnKV | list[Any],
         ids: np.ndarray,
         steps: np.ndarray,
         slots: np.ndarray | None = None,
@@ -125,54 +100,77 @@ class Backend:
         schedule: str = "batch",
         splits: int = 1,
     ) -> np.ndarray:
-        """float32 [rows, n_head, head_dim]; arguments as ``reference.attend`` has them, all in NumPy."""
-        function = self._function("attend")
-        kvs = kv if isinstance(kv, list) else [kv]
-        if self.arithmetic == "exact" and not all(each.exact for each in kvs):
-            raise UnsupportedError(f"attend: format {kvs[0].pool.format} is outside the exact arithmetic")
-        keywords = self._attend_keywords(function, schedule, splits)
+        """[rows, n_head, head_dim] in the type of the output; arguments as ``reference.attend`` has them."""
+        arguments = self._attend_arguments("attend", q, kv, ids, steps, slots)
+        keywords = self.attend_keywords(schedule, splits)
         guarded = None
-        if _takes(function, "out") and not hasattr(self.module, "to_device"):
+        if self.kernel.takes("attend", "out") and self.kernel.on_host:
             guarded = np.full((len(q) + 2, *q.shape[1:]), GUARD, np.float32)
             keywords["out"] = guarded[1:-1]
-        arguments: dict[str, Any] = {"q": q, "kv": kv, "ids": ids, "steps": steps}
-        if slots is not None:
-            arguments["slots"] = slots
-        result, _ = self._checked("attend", function, arguments, keywords)
+        result, _ = self.kernel.call("attend", arguments, keywords)
         if guarded is not None:
             if not (guarded[0] == GUARD).all() or not (guarded[-1] == GUARD).all():
                 raise ValueError("attend: wrote outside its output")
             result = guarded[1:-1] if result is None or isinstance(result, (bool, np.bool_)) else result
-        return self._array("attend", result)
+        return self.kernel.array("attend", result)
 
-    def _attend_keywords(self, function: Callable[..., Any], schedule: str, splits: int) -> dict[str, Any]:
-        """Keywords for arithmetic, schedule and splits, as far as ``function`` takes them."""
-        keywords: dict[str, Any] = {"arithmetic": self.arithmetic} if _takes(function, "arithmetic") else {}
-        if _takes(function, "schedule"):
+    def attend_gated(self, q: np.ndarray, gate: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Attention times sigmoid(gate), in one call; gate [rows, n_head, head_dim] float32, of the query's type."""
+        check_values("attend_gated", self.declaration, gate=gate)
+        given = self._attend_arguments("attend_gated", q, kv, ids, steps, None)
+        arguments = {"q": given.pop("q"), "gate": self._typed("query", gate), **given}
+        return self.kernel.array("attend_gated", self.kernel.call("attend_gated", arguments)[0])
+
+    def _attend_arguments(
+        self, name: str, q: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray, slots: np.ndarray | None
+    ) -> dict[str, Any]:
+        """The arguments of attention as the backend takes them, found within what it declares."""
+        self.kernel.function(name)
+        kvs, declaration = kv if isinstance(kv, list) else [kv], self.declaration
+        first = kvs[0].paged if isinstance(kvs[0], OwnKV) else kvs[0]
+        check_pools(name, declaration, kvs, self.arithmetic)
+        check_heads(name, declaration, q.shape[1], first.pool.geometry.n_head_kv, q.shape[2])
+        check_steps(name, declaration, steps)
+        check_values(name, declaration, q=q[steps[:, 0] >= 0])
+        check_ids(name, declaration, kvs, ids, steps, slots)
+        if declaration.attend_ids == "blocks":
+            ids = to_blocks(ids, steps, first.pool.geometry)
+        arguments: dict[str, Any] = {"q": self._typed("query", q), "kv": kv, "ids": ids, "steps": steps}
+        if slots is not None:
+            if not self.kernel.takes(name, "slots"):
+                raise UnsupportedError(f"{name}: several slots: the function takes no slots")
+            arguments["slots"] = slots
+        return arguments
+
+    def attend_keywords(self, schedule: str, splits: int | None) -> dict[str, Any]:
+        """Keywords for arithmetic, schedule and splits, as far as ``attend`` takes them."""
+
+        def takes(keyword: str) -> bool:
+            return self.kernel.takes("attend", keyword)
+
+        keywords: dict[str, Any] = {"arithmetic": self.arithmetic} if takes("arithmetic") else {}
+        if takes("schedule"):
             keywords["schedule"] = schedule
-        elif schedule != "batch" and not (schedule == "split" and _takes(function, "splits")):
+        elif schedule != "batch" and not (schedule == "split" and takes("splits")):
             raise UnsupportedError(f"attend: schedule {schedule}: the function takes no schedule")
         if schedule == "split":
-            if not _takes(function, "splits"):
+            if not takes("splits"):
                 raise UnsupportedError("attend: schedule split: the function takes no splits")
             keywords["splits"] = splits
         return keywords
 
-    def _array(self, operation: str, result: Any) -> np.ndarray:
-        result = self._host(result)
-        if not isinstance(result, np.ndarray):
-            raise ValueError(f"{operation}: gave {type(result).__name__}: must be an array")
-        # A copy: a backend that gives the same buffer again would be compared with itself.
-        return result.copy()
-
     def block_scores(
-        self, q_idx: np.ndarray, index: Index, steps: np.ndarray, *, schedule: str | None = None
+        self, q_idx: np.ndarray, index: Index | OwnIndex, steps: np.ndarray, *, schedule: str | None = None
     ) -> np.ndarray:
-        """float32 [rows, max_blocks]; entries behind a row's n_bid have no meaning."""
-        function = self._function("block_scores")
-        keywords = _schedule("block_scores", function, schedule)
-        arguments = {"q_idx": q_idx, "index": index, "steps": steps}
-        return self._array("block_scores", self._checked("block_scores", function, arguments, keywords)[0])
+        """[rows, max_blocks] in the type of the scores; entries behind a row's n_bid have no meaning."""
+        self.kernel.function("block_scores")
+        check_steps("block_scores", self.declaration, steps)
+        values = index.index if isinstance(index, OwnIndex) else index
+        seen = values.pooled[: int(steps[:, 2].max(initial=0))]
+        check_values("block_scores", self.declaration, q_idx=q_idx, pooled=seen, dead=values.dead)
+        keywords = self._schedule("block_scores", schedule)
+        arguments = {"q_idx": self._typed("index_query", q_idx), "index": index, "steps": steps}
+        return self.kernel.array("block_scores", self.kernel.call("block_scores", arguments, keywords)[0])
 
     def select(
         self,
@@ -183,59 +181,142 @@ class Backend:
         *,
         schedule: str | None = None,
     ) -> np.ndarray:
-        """int32 [rows, 2051]: a row's cells, then -1."""
-        function = self._function("select")
-        keywords = {} if geometry == REAL and not _takes(function, "geometry") else {"geometry": geometry}
-        keywords |= _schedule("select", function, schedule)
-        arguments = {"scores": scores, "steps": steps}
-        return self._array("select", self._checked("select", function, arguments, {"rule": rule, **keywords})[0])
+        """A row's cells, then -1. In the exact arithmetic the array itself: int32 [rows, 2051]. Else int64 [rows, cap],
+        every row's cells ascending and with multiplicity, whatever form and order the backend gives them in."""
+        self.kernel.function("select")
+        check_rule("select", self.declaration, rule)
+        check_steps("select", self.declaration, steps)
+        for row, (_, _, n_bid, _) in enumerate(steps.tolist()):
+            check_values("select", self.declaration, scores=scores[row, :n_bid])
+        keywords: dict[str, Any] = {}
+        if self.kernel.takes("select", "geometry"):
+            keywords["geometry"] = geometry
+        elif geometry != REAL:
+            raise UnsupportedError("select: a budget of other sizes: the function takes no geometry")
+        if self.kernel.takes("select", "rule"):
+            keywords["rule"] = rule
+        elif len(self.declaration.rules) > 1 and rule != "blocks":
+            raise UnsupportedError(f"select: rule {rule}: the function takes no rule, and declares several (rules)")
+        keywords |= self._schedule("select", schedule)
+        arguments = {"scores": self._typed("index_scores", scores), "steps": steps}
+        return self._ids("select", self.kernel.call("select", arguments, keywords)[0], steps, geometry)
 
-    def append_kv(
+    def indexer(
+        self, q_idx: np.ndarray, raw: np.ndarray, index: Index, steps: np.ndarray, rule: str = "blocks"
+    ) -> np.ndarray:
+        """Ids as :meth:`select` gives them, from queries [rows, heads, idx_dim] and raw keys [n, idx_dim] in one call.
+        ``index`` gives the weight of the norm and the tables of the rotation."""
+        keywords = self._rule("indexer", rule)
+        check_steps("indexer", self.declaration, steps)
+        check_values("indexer", self.declaration, q_idx=q_idx, raw=raw)
+        arguments = {"q_idx": self._typed("index_query", q_idx), "raw": self._typed("raw_keys", raw)}
+        arguments |= {"weight": index.weight, "rope": index.rope, "steps": steps}
+        result, _ = self.kernel.call("indexer", arguments, keywords)
+        return self._ids("indexer", result, steps, index.geometry)
+
+    def sparse_attention(
         self,
-        k: np.ndarray,
-        v: np.ndarray,
-        kv: PagedKV | list[PagedKV],
+        q: np.ndarray,
+        q_idx: np.ndarray,
+        raw: np.ndarray,
+        index: Index,
+        kv: Any,
         steps: np.ndarray,
-        slots: np.ndarray | None = None,
-    ) -> PagedKV | list[PagedKV]:
+        rule: str = "blocks",
+    ) -> np.ndarray:
+        """[rows, n_head, head_dim]: indexer and attention in one call; arguments as :meth:`indexer` and :meth:`attend`
+        have them."""
+        keywords = self._rule("sparse_attention", rule)
+        check_values("sparse_attention", self.declaration, q_idx=q_idx, raw=raw)
+        none = np.full((len(q), 1), -1, np.int32)
+        unselected = steps.copy()
+        unselected[:, 3] = 0
+        given = self._attend_arguments("sparse_attention", q, kv, none, unselected, None)
+        arguments = {"q": given["q"], "q_idx": self._typed("index_query", q_idx)}
+        arguments |= {"raw": self._typed("raw_keys", raw), "weight": index.weight, "rope": index.rope}
+        arguments |= {"kv": kv, "steps": steps}
+        return self.kernel.array("sparse_attention", self.kernel.call("sparse_attention", arguments, keywords)[0])
+
+    def _rule(self, name: str, rule: str) -> dict[str, Any]:
+        self.kernel.function(name)
+        check_rule(name, self.declaration, rule)
+        return {"rule": rule} if self.kernel.takes(name, "rule") else {}
+
+    def _schedule(self, name: str, schedule: str | None) -> dict[str, Any]:
+        """The keyword for a schedule, none for None: the standing one."""
+        if schedule is None:
+            return {}
+        if not self.kernel.takes(name, "schedule"):
+            raise UnsupportedError(f"{name}: schedule {schedule}: the function takes no schedule")
+        return {"schedule": schedule}
+
+    def _ids(self, name: str, result: Any, steps: np.ndarray, geometry: Geometry) -> np.ndarray:
+        if self.arithmetic == "exact":
+            return self.kernel.array(name, result)
+        rows = rows_of(result)
+        rows = list(self.kernel.array(name, result)) if rows is None else [self.kernel.array(name, row) for row in rows]
+        return to_cells(rows, steps, self.declaration.ids, geometry)
+
+    def append_kv(self, k: np.ndarray, v: np.ndarray, kv: KV, steps: np.ndarray, slots: Any = None) -> KV:
         """The PagedKV (or list of them) after appending; the one given may have changed too."""
-        function = self._function("append_kv")
+        self.kernel.function("append_kv")
+        kvs: list[Any] = kv if isinstance(kv, list) else [kv]
+        check_pools("append_kv", self.declaration, kvs, self.arithmetic)
+        check_heads("append_kv", self.declaration, kvs[0].pool.geometry.n_head, *k.shape[1:])
+        check_steps("append_kv", self.declaration, steps)
         arguments: dict[str, Any] = {"k": k, "v": v, "kv": kv, "steps": steps}
         if slots is not None:
             arguments["slots"] = slots
-        return self._host(self._checked("append_kv", function, arguments, {})[1]["kv"])
+        return self.kernel.host(self.kernel.call("append_kv", arguments)[1]["kv"])
 
     def append_index(self, raw: np.ndarray, steps: np.ndarray, index: Index) -> Index:
         """The Index after appending; the one given may have changed too."""
-        function = self._function("append_index")
-        arguments = {"raw": raw, "steps": steps, "index": index}
-        return self._host(self._checked("append_index", function, arguments, {})[1]["index"])
+        self.kernel.function("append_index")
+        check_steps("append_index", self.declaration, steps)
+        check_values("append_index", self.declaration, raw=raw)
+        arguments = {"raw": self._typed("raw_keys", raw), "steps": steps, "index": index}
+        return self.kernel.host(self.kernel.call("append_index", arguments)[1]["index"])
 
+    def own_kv(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray, capacity: int, pieces: int = 1) -> OwnKV:
+        """K and V [n, kv heads, dim] float32 of cells ``positions`` [n] int64 in the backend's own storage of
+        ``capacity`` cells, appended in ``pieces`` calls, with the values that it reads back."""
+        shapes = self.declaration.shapes
+        if shapes.context is not None and capacity > shapes.context:
+            raise UnsupportedError(f"cache: {capacity} cells: declared are {shapes.context} at most (shapes.context)")
+        handle = call("cache", self.kernel.function("cache"), capacity)
+        for part in np.array_split(np.arange(len(positions)), pieces):
+            if len(part):
+                # The handle is the backend's own and is not compared.
+                self._store("append", handle, k=k[part], v=v[part], positions=positions[part])
+        table = np.full(capacity, -1, np.int32)
+        table[positions] = np.arange(len(positions))
+        paged = PagedKV(Pool("f64", max(1, len(positions)), 1), table)
+        values = self.read_own(handle, positions)
+        paged.pool.k.codes[: len(positions), :, 0], paged.pool.v.codes[: len(positions), :, 0] = values
+        return OwnKV(handle, paged)
 
-def _schedule(operation: str, function: Callable[..., Any], schedule: str | None) -> dict[str, Any]:
-    """The keyword for a schedule, none for None: the standing one."""
-    if schedule is None:
-        return {}
-    if not _takes(function, "schedule"):
-        raise UnsupportedError(f"{operation}: schedule {schedule}: the function takes no schedule")
-    return {"schedule": schedule}
+    def _store(self, name: str, handle: Any, **arguments: Any) -> None:
+        self.kernel.call(name, {"handle": Own(handle), **arguments})
 
+    def read_own(self, handle: Any, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(K, V) float64 [n, kv heads, dim] that the backend's own storage holds at ``positions``."""
+        result = call("read", self.kernel.function("read"), handle, self.kernel.device(positions))
+        k, v = (self.kernel.array("read", side).astype(np.float64) for side in result)
+        shape = (len(positions), REAL.n_head_kv, REAL.head_dim)
+        for name, side in (("K", k), ("V", v)):
+            if side.shape != shape:
+                raise ValueError(f"read: gave {name} of shape {list(side.shape)}: must be {list(shape)}")
+        return k, v
 
-def _load(name: str) -> ModuleType:
-    """The module of a backend. Raises ValueError, whatever its import raises."""
-    try:
-        return load_backend(name)
-    except ValueError:
-        raise
-    except Exception as error:
-        # A module under development may fail in any way while it is imported.
-        raise ValueError(f"backend = {name!r}: {type(error).__name__} while importing it: {error}") from error
-
-
-def _takes(function: Callable[..., Any], keyword: str) -> bool:
-    """Whether ``function`` takes ``keyword``; assumed where its signature cannot be read."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return True
-    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    def own_index_of(self, raw: np.ndarray, index: Index) -> OwnIndex:
+        """Raw keys [n, idx_dim] of cells 0 to n - 1 in the backend's own index. ``index``, a filled one of the
+        reference in float64, gives the tables; its pooled keys are replaced by those read back."""
+        make = self.kernel.function("index_cache")
+        tables = (self.kernel.device(table) for table in (index.weight, index.rope, index.rope0))
+        handle = call("index_cache", make, index.max_blocks, *tables)
+        self._store("index_append", handle, raw=self._typed("raw_keys", raw), positions=np.arange(len(raw)))
+        blocks = np.arange(len(raw) // index.geometry.ratio)
+        if len(blocks):
+            keys = call("index_read", self.kernel.function("index_read"), handle, self.kernel.device(blocks))
+            index.pooled[: len(blocks)] = self.kernel.array("index_read", keys)
+        return OwnIndex(handle, index)

@@ -3,7 +3,7 @@
 A parity module is a Python module with these names:
 
 ``OPERATIONS``               op -> the allowed values of every parameter
-``cases(arithmetic)``        its recipes, in order
+``cases(arithmetic, b)``     its recipes, in order; of own storage and fused calls where the backend ``b`` has such
 ``more_cases(arithmetic)``   optional: further recipes, which take long
 ``check(backend, recipe)``   the comparisons of one case
 
@@ -11,6 +11,7 @@ A parity module is a Python module with these names:
 run goes on.
 """
 
+import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from qsa.golden import case as case_strings
 from qsa.golden.families import FAMILIES
@@ -124,12 +127,14 @@ def worst_of(comparisons: Iterable[Comparison]) -> Comparison | None:
 
 def command(text: str, backend: Backend) -> str:
     """The command that runs the case ``text`` again on ``backend``, ready for a shell."""
-    arithmetic = "" if backend.arithmetic == "exact" else f" --arithmetic {backend.arithmetic}"
-    return f"qsa parity --backend {backend.name}{arithmetic} --case '{text}'"
+    default = backend.arithmetic == backend.declaration.arithmetics[0]
+    arithmetic = "" if default else f" --arithmetic {backend.arithmetic}"
+    return f"qsa parity --backend {shlex.quote(backend.name)}{arithmetic} --case '{text}'"
 
 
-def collect(names: Iterable[str], arithmetic: str, full: bool = False) -> list[Case]:
-    """The cases of the modules ``names``, with ``full`` also those that take long.
+def collect(names: Iterable[str], arithmetic: str, full: bool = False, backend: Backend | None = None) -> list[Case]:
+    """The cases of the modules ``names``, with ``full`` also those that take long; those of ``backend``'s own storage
+    and fused calls in place of others where it has such.
 
     Raises ValueError on an unknown name.
     """
@@ -141,7 +146,7 @@ def collect(names: Iterable[str], arithmetic: str, full: bool = False) -> list[C
     for name in MODULES:
         if name in names:
             module = MODULES[name]
-            recipes = list(module.cases(arithmetic))
+            recipes = list(module.cases(arithmetic, backend))
             if full and hasattr(module, "more_cases"):
                 recipes += module.more_cases(arithmetic)
             found += [Case.of(name, recipe) for recipe in recipes]
@@ -178,7 +183,9 @@ def run_case(case: Case, backend: Backend) -> Result:
     """The :class:`Result` of ``case`` on ``backend``."""
     started = time.perf_counter()
     try:
-        comparisons = tuple(MODULES[case.module].check(backend, case.recipe))
+        # NumPy's own policy, whatever a backend has set: the judge's arithmetic must not depend on it.
+        with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
+            comparisons = tuple(MODULES[case.module].check(backend, case.recipe))
     except UnsupportedError as unsupported:
         return Result(case, "unsupported", time.perf_counter() - started, reason=str(unsupported))
     except Exception as error:

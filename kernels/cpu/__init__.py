@@ -18,4 +18,17 @@ from .layers.linear import LoadedLinear
 from .sampler import Lists
 from .select import select
 
-__all__ = ["Lists", "LoadedLinear", "append_index", "append_kv", "attend", "block_scores", "layers", "select"]
+__all__ = [
+    "Lists",
+    "LoadedLinear",
+    "append_index",
+    "append_kv",
+    "attend",
+    "block_scores",
+    "declaration",
+    "layers",
+    "select",
+]
+
+declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}
+"""What the backend declares under the judge (``parity/contract/declaration.py``)."""

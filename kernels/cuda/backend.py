@@ -23,6 +23,7 @@ __all__ = [
     "append_kv",
     "attend",
     "block_scores",
+    "declaration",
     "layers",
     "program_stream",
     "read_kv",
@@ -31,3 +32,6 @@ __all__ = [
     "to_device",
     "to_host",
 ]
+
+declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}
+"""What the backend declares under the judge (``parity/contract/declaration.py``)."""

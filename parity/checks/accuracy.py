@@ -11,23 +11,20 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
-from qsa.reference.append_index import append_index
-from qsa.reference.append_kv import append_kv
-from qsa.reference.block_scores import block_scores
 from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
-from qsa.reference.geometry import REAL, step_records
-from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV, read_kv
+from qsa.reference.geometry import REAL, RULES
 
 from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal, error, most, relative_error, verdict
 from ..compare.localise import explain
+from ..contract import OwnKV
 from . import attend_inputs as data
+from . import fused, index_operations, storage
 
 OPERATIONS = {
     "attend": {
-        "format": data.FORMATS,
+        "format": (*data.FORMATS, data.OWN),
         "scores": tuple(data.SCORES),
         "context": range(2**24 + 1),
         "rows": data.ROWS,
@@ -35,9 +32,25 @@ OPERATIONS = {
         "seed": data.SEEDS,
     },
     "corners": {"format": EXACT_FORMATS, "rows": data.ROWS, "seed": data.SEEDS},
-    "append_kv": {"format": data.FORMATS, "rows": range(1, 65), "seed": data.SEEDS},
+    "append_kv": {"format": (*data.FORMATS, data.OWN), "rows": range(1, 65), "seed": data.SEEDS},
     "append_index": {"context": range(1, 2**16 + 1), "seed": data.SEEDS},
     "block_scores": {"context": range(2**20 + 1), "rows": data.ROWS, "tail": data.TAILS, "seed": data.SEEDS},
+    "score_corners": {"rows": data.ROWS, "seed": data.SEEDS},
+    "gated": {
+        "format": (*data.FORMATS, data.OWN),
+        "context": range(2**24 + 1),
+        "rows": data.ROWS,
+        "tail": data.TAILS,
+        "seed": data.SEEDS,
+    },
+    "sparse_attention": {
+        "format": (*data.FORMATS, data.OWN),
+        "rule": RULES,
+        "context": range(2**17 + 1),
+        "rows": data.ROWS,
+        "tail": data.TAILS,
+        "seed": data.SEEDS,
+    },
 }
 
 ORDINARY = {"int8": 1e-6, "k8v4": 1e-6, "q4_0": 2e-6}
@@ -45,16 +58,10 @@ ORDINARY = {"int8": 1e-6, "k8v4": 1e-6, "q4_0": 2e-6}
 q4_0 K meets a query that a float32 rotation has rounded in eight stages more; in the norm over all heads of a row it
 stays below 1e-6 too."""
 
-ROUNDING = 2.0**-24
-"""Relative error of one rounding to float32."""
 
-SCORE_ROUNDINGS = 13
-"""On the way to one block score in the lane tree: product 1, lane 3, butterfly 5, heads 3, bonus of the tail 1."""
-
-
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
-    """The recipes of every case, in order."""
-    for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order; those of ``backend``'s own storage and fused calls where it has such."""
+    for format in data.formats(arithmetic, backend):
         # Widths 1, 63, 64, 65, 500; then 2051, and 1024, 2049 and 2048 over contexts of 1K, 64K and 1M.
         for context, tail, rows in ((0, 1, 1), (60, 3, 1), (64, 0, 1), (64, 1, 2), (500, 0, 2)):
             yield dict(op="attend", format=format, scores="ordinary", context=context, rows=rows, tail=tail, seed=1)
@@ -65,9 +72,15 @@ def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
         if arithmetic == "exact":
             yield dict(op="corners", format=format, rows=3, seed=7)
         yield dict(op="append_kv", format=format, rows=16, seed=4)
+        if backend is not None and backend.has("attend_gated"):
+            for context, rows, tail in ((60, 1, 3), (16384, 3, 1)):
+                yield dict(op="gated", format=format, context=context, rows=rows, tail=tail, seed=8)
+        if backend is not None and backend.has("sparse_attention"):
+            yield dict(op="sparse_attention", format=format, rule="blocks", context=8192, rows=3, tail=1, seed=9)
     yield dict(op="append_index", context=2048, seed=5)
     for context, rows, tail in ((0, 1, 3), (1024, 1, 0), (16384, 4, 2), (65536, 8, 1)):
         yield dict(op="block_scores", context=context, rows=rows, tail=tail, seed=6)
+    yield dict(op="score_corners", rows=3, seed=10)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -76,10 +89,10 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 
 def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    w = data.attend_inputs(recipe)
+    w = data.for_backend(backend, recipe)
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     expected, original = data.truth(w), data.original_truth(w)
-    bound, reason = data.float_bound(w, expected)
+    bound, reason = data.float_bound(w, expected, backend.declaration.types)
     if backend.arithmetic == "exact" and recipe["scores"] != "peaked":
         promised = ORDINARY[recipe["format"]]
         bound = np.minimum(bound, promised)
@@ -93,6 +106,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             found[0] = kernel.noted(*explain(backend, w, right, got))
         # Where an output is wrong by more than rounding, the error tells a reader more than the count of its elements.
         found += [same] if kernel.passed else []
+    if isinstance(w.kv, OwnKV):
+        found.append(storage.unchanged(backend, w.kv, w.cells))
     return found
 
 
@@ -156,91 +171,13 @@ def _total(original: np.ndarray, expected: np.ndarray, got: np.ndarray, bound: n
     )
 
 
-def _append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    rows, seed, page = recipe["rows"], recipe["seed"], 4
-    shape = (rows, REAL.n_head_kv, REAL.head_dim)
-    k, v = (inputs.bell(seed, f"accuracy.{side}", rows, shape[1] * shape[2]).reshape(shape) for side in "kv")
-    # A group of zeros has scale 0; a very large and a very small group have scales at the ends of fp16.
-    k[0, 0, :64], v[0, 1, 64:128], k[0, 1, :64], v[0, 0, :] = 0, 2.0**16, 2.0**-22, 0
-    steps = step_records(np.arange(rows))
-    given, expected = (PagedKV.new(recipe["format"], rows, page) for _ in range(2))
-    append_kv(k, v, expected, steps)
-    got = backend.append_kv(k, v, given, steps)
-    assert isinstance(got, PagedKV)
-    cells = np.arange(rows)
-    ours, theirs = read_kv(expected, cells), read_kv(got, cells)
-    axes = ("cell", "kv head", "dim")
-    return [
-        equal(f"append_kv: {name}", getattr(ours, name), getattr(theirs, name), axes, "the codes are exact to the bit")
-        for name in ("k_codes", "k_scale", "v_codes", "v_scale")
-        # fp16 has no scales.
-        if getattr(ours, name).size or getattr(theirs, name).size
-    ]
-
-
-def _plain_keys(raw: np.ndarray, index: Index) -> np.ndarray:
-    """float32 pooled keys [blocks, idx_dim] as plain NumPy makes them: how hard these keys are for float32."""
-    g = index.geometry
-    x = raw.reshape(-1, g.ratio, g.idx_dim).mean(axis=1, dtype=np.float32)
-    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True, dtype=np.float32) + np.float32(g.eps)) * index.weight
-    half = g.n_rot // 2
-    a, b, (cos, sin) = x[:, :half].copy(), x[:, half : g.n_rot].copy(), np.split(index.rope[: len(x)], 2, axis=1)
-    x[:, :half], x[:, half : g.n_rot] = a * cos - b * sin, b * cos + a * sin
-    return x
-
-
-def _append_index(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    context, seed = recipe["context"], recipe["seed"]
-    raw = inputs.bell(seed, "accuracy.raw", context, REAL.idx_dim)
-    weight = 1 + inputs.uniform(seed, "accuracy.weight", 1, REAL.idx_dim)[0]
-    steps = step_records(np.arange(context))
-    blocks = context // REAL.ratio
-    expected, got = (Index(blocks + 1, weight, dtype=dtype) for dtype in (np.float64, np.float32))
-    append_index(raw, steps, expected)
-    got = backend.append_index(raw, steps, got)
-    plain = _plain_keys(raw[: blocks * REAL.ratio], got)
-    own = relative_error(expected.pooled[:blocks], plain)
-    bound = 4 * own + data.SLACK
-    reason = f"4 x the error of plain float32 on the same key, {own.max(initial=0):.2g} at most, and 2^-22 of slack"
-    right, held, most_of_all = expected.pooled[:blocks], got.pooled[:blocks], bound.max(initial=data.SLACK)
-    found = [error("append_index: dead", expected.dead[None], got.dead[None], most_of_all, reason, ("key", "dim"))]
-    if blocks:
-        found.insert(0, error("append_index: pooled", right, held, bound, reason, ("block", "dim")))
-    open_cells = context % REAL.ratio
-    if open_cells:
-        tail, kept = raw[context - open_cells :], got.tail[:open_cells]
-        found.append(equal("append_index: tail", tail, kept, ("cell", "dim"), "raw keys are kept unrounded"))
-    return found
-
-
-def _block_scores(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    rows, seed, end = recipe["rows"], recipe["seed"], recipe["context"] + recipe["tail"]
-    index = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
-    index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
-    index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
-    # The key behind the last complete block must not be read: the dead key is used instead.
-    index.pooled[end // REAL.ratio] = np.nan
-    q = inputs.bell(seed, "accuracy.q_idx", rows, REAL.idx_heads * REAL.idx_dim)
-    q = q.reshape(rows, REAL.idx_heads, REAL.idx_dim)
-    steps = step_records(np.arange(end - rows, end))
-    expected, got = block_scores(q, index, steps), backend.block_scores(q, index, steps)
-    comparisons = []
-    bound = SCORE_ROUNDINGS * ROUNDING
-    reason = f"{SCORE_ROUNDINGS} roundings in the lane tree, each at most 2^-24 of the sum of |key x query|"
-    for row, (_, _, n_bid, _) in enumerate(steps.tolist()):
-        keys = np.concatenate([index.pooled[:n_bid], index.dead[None]]).astype(np.float64)
-        scale = (np.abs(keys) @ np.abs(q[row].astype(np.float64)).T).sum(axis=1)
-        scale[n_bid] += abs(expected[row, n_bid])
-        seen = slice(0, n_bid + 1)
-        name = f"block_scores: row {row}"
-        comparisons.append(error(name, expected[row, seen], got[row, seen], bound, reason, ("block",), scale))
-    return comparisons
-
-
 _CHECKS: dict[str, Callable[[Backend, dict[str, Any]], list[Comparison]]] = {
     "attend": _attend,
     "corners": _corners,
-    "append_kv": _append_kv,
-    "append_index": _append_index,
-    "block_scores": _block_scores,
+    "append_kv": storage.append_kv,
+    "append_index": index_operations.append_index,
+    "block_scores": index_operations.block_scores,
+    "score_corners": index_operations.score_corners,
+    "gated": fused.gated,
+    "sparse_attention": fused.sparse_attention,
 }

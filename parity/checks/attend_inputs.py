@@ -1,5 +1,4 @@
-"""Inputs of attention cases with the K and V that they were quantised from, their float64 results, and the error of a
-plain float32 kernel on them.
+"""Inputs of attention cases with the K and V that they were quantised from, and their float64 results.
 
 Everything comes from ``golden/inputs.py``, addressed by (seed, name, item), so a context of a million cells costs no
 more than the cells that are selected. A recipe's ``context`` and ``tail`` are those of the goldens: the last row sees
@@ -14,15 +13,17 @@ import numpy as np
 from qsa.golden import inputs
 from qsa.golden.families.attend import ODD, selection
 from qsa.kernels.ops import WINDOW_ROWS
-from qsa.reference.attend import attend, selected_cells, softmax_attention
-from qsa.reference.formats import EXACT_FORMATS, rotate
+from qsa.reference.attend import attend, softmax_attention
+from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
-from ..compare.comparison import relative_error
+from ..backend import Backend
+from ..compare.twin import attention_bound, paged
+from ..contract import OwnKV, Types
 
 FORMATS = (*EXACT_FORMATS, "fp16")
-"""Formats of K and V that the float arithmetic takes; the exact one takes all but the last."""
+"""Formats of our pools that the float arithmetic takes; the exact one takes all but the last."""
 
 ROWS = range(1, WINDOW_ROWS + 1)
 TAILS = range(REAL.ratio)
@@ -32,26 +33,31 @@ SEEDS = range(2**63)
 SCORES = {"flat": 2.0**-6, "ordinary": 1.0, "peaked": 16.0}
 """Kind of scores -> factor of the query: deviations of the scores of about 0.02, 1.3 and 21 nats."""
 
-CHUNK = 64
-"""Cells of one chunk of the plain float32 kernel, as of the standing float path (design section 8)."""
+FLOAT32 = Types()
 
-SLACK = 2.0**-22
-"""Four roundings to float32, 2^-24 each, that any width has: weight, value sum, mass, quotient. Over one cell a plain
-float32 kernel is without error, and a bound of a multiple of 0 would be none."""
+OWN = "own"
+"""As a format: the backend's own storage."""
+
+
+def formats(arithmetic: str, backend: Backend | None = None) -> tuple[str, ...]:
+    """The formats of the attention cases of a backend: those of our pools in its arithmetic, or its own storage."""
+    if backend is not None and backend.own_storage:
+        return (OWN,)
+    return EXACT_FORMATS if arithmetic == "exact" else FORMATS
 
 
 class AttendInputs(NamedTuple):
     """The arguments of ``attend``, and the values that K and V were quantised from.
 
     q      float32 [rows, n_head, head_dim]
-    kv     the quantised cells
+    kv     the stored cells: in a pool of ours, or in the backend's own storage
     ids    int32 [rows, 2051], steps: int32 [rows, 4]
     cells  int64 [n], ascending: the cells that some row selects
     k, v   float32 [n, n_head_kv, head_dim]: their values before quantisation
     """
 
     q: np.ndarray
-    kv: PagedKV
+    kv: PagedKV | OwnKV
     ids: np.ndarray
     steps: np.ndarray
     cells: np.ndarray
@@ -65,7 +71,7 @@ class AttendArguments(Protocol):
     @property
     def q(self) -> np.ndarray: ...
     @property
-    def kv(self) -> PagedKV: ...
+    def kv(self) -> PagedKV | OwnKV: ...
     @property
     def ids(self) -> np.ndarray: ...
     @property
@@ -147,7 +153,7 @@ def queries(rows: int, seed: int, scores: str = "ordinary") -> np.ndarray:
 
 def truth(w: AttendArguments) -> np.ndarray:
     """float64 attention [rows, n_head, head_dim] on the values that the pool holds: quantised K and V."""
-    return attend(w.q, w.kv, w.ids, w.steps)
+    return attend(w.q, paged(w.kv), w.ids, w.steps)
 
 
 def original_truth(w: AttendInputs) -> np.ndarray:
@@ -159,43 +165,17 @@ def original_truth(w: AttendInputs) -> np.ndarray:
     return out
 
 
-def plain_attention(w: AttendArguments) -> np.ndarray:
-    """float32 [rows, n_head, head_dim] by a plain float32 kernel: chunks of 64 cells, partial (max, sum, accumulator),
-    merged by log-sum-exp in chunk order, NumPy float32 throughout. Its error measures how hard the inputs are."""
-    out = np.empty(w.q.shape, np.float32)
-    for row, width in enumerate(w.steps[:, 3].tolist()):
-        k, v = (x.astype(np.float32) for x in selected_cells(w.kv, w.ids[row], width).values())
-        if not len(k):
-            # A row that selects nothing gives 0.
-            out[row] = 0
-            continue
-        q = rotate(w.q[row]) if w.kv.pool.k.coding == "q4_0" else w.q[row]
-        result = _attend_by_chunks(q, k, v)
-        out[row] = rotate(result) if w.kv.pool.v.coding == "q4_0" else result
-    return out
+def float_bound(w: AttendArguments, expected: np.ndarray, types: Types = FLOAT32) -> tuple[np.ndarray, str]:
+    """:func:`~..compare.twin.attention_bound` of inputs; ``types`` are those that a backend declares."""
+    return attention_bound(w, expected, types)
 
 
-def _attend_by_chunks(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """float32 [n_head, dim] of one row: ``q`` [n_head, dim] over ``k`` and ``v`` [n, n_head_kv, dim]."""
-    n_head, dim = q.shape
-    q = q.reshape(k.shape[1], -1, dim) * np.float32(dim**-0.5)
-    k, v = k.transpose(1, 2, 0), v.transpose(1, 0, 2)
-    top = np.full((*q.shape[:2], 1), -np.inf, np.float32)
-    mass, value = np.zeros_like(top), np.zeros_like(q)
-    for start in range(0, k.shape[2], CHUNK):
-        s = q @ k[:, :, start : start + CHUNK]
-        high = np.maximum(top, s.max(axis=-1, keepdims=True))
-        p, keep = np.exp(s - high), np.exp(top - high)
-        mass = mass * keep + p.sum(axis=-1, keepdims=True)
-        value = value * keep + p @ v[:, start : start + CHUNK]
-        top = high
-    return (value / mass).reshape(n_head, dim)
-
-
-def float_bound(w: AttendArguments, expected: np.ndarray) -> tuple[np.ndarray, str]:
-    """(bounds [rows, 1], reason) on the relative error of a kernel, given its float64 result ``expected``
-    [rows, n_head, head_dim]: every row has a bound for its heads."""
-    own = relative_error(expected, plain_attention(w)).max(axis=1, keepdims=True)
-    reason = "4 x the error of a plain float32 kernel (chunks of 64) on the same row"
-    reason += f", {own.max():.2g} at most, and 2^-22 of slack"
-    return 4 * own + SLACK, reason
+def for_backend(backend: Backend, recipe: dict[str, Any], **replaced: Any) -> AttendInputs:
+    """:func:`attend_inputs` as ``backend`` takes them: the query has values of its type, and with the format ``own``
+    K and V lie in the backend's own storage. ``replaced`` are fields put in place of the made ones."""
+    own = recipe["format"] == OWN
+    w = attend_inputs({**recipe, "format": "f64"} if own else recipe)._replace(**replaced)
+    w = w._replace(q=backend.rounded("query", w.q))
+    if own:
+        w = w._replace(kv=backend.own_kv(w.k, w.v, w.cells, recipe["context"] + recipe["tail"]))
+    return w

@@ -23,6 +23,7 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
+from ..contract.domain import check_heads
 
 CAPACITY = (16 << 10) + 1024 + 8
 """Cells of a slot: the longest prompt, the longest answer, a window."""
@@ -40,13 +41,17 @@ def _model(name: str, arithmetic: str) -> Any:
     own = {operations: name for name, operations in BACKENDS.items()}
     if name in own:
         return load_model(text.MODEL, own[name], arithmetic)
+    config, tensors = text.tensors()
+    if backend.own_storage:
+        raise UnsupportedError("model: own storage: the golden model keeps K and V in our pools")
+    attention = config.geometry
+    check_heads("model", backend.declaration, attention.n_head, attention.n_head_kv, attention.head_dim)
     borrowed = [operation for operation in ("block_scores", "select", "attend") if backend.has(operation)]
     if not borrowed:
         raise UnsupportedError("model: the backend has none of block_scores, select, attend")
     operations = {name: getattr(cpu, name) for name in cpu.__all__}
     operations |= {name: _operation(backend, name) for name in borrowed}
     kind = ExactModel if arithmetic == "exact" else FloatModel
-    config, tensors = text.tensors()
     return kind(config, tensors, backend=SimpleNamespace(**operations))
 
 

@@ -1,6 +1,7 @@
 """``goldens``: every golden recomputed by the backend under test and compared by hash with the stored record.
 
-The case string of a golden is its recipe. On a mismatch the record names the blocks; the reference is then run on the
+Goldens are of the exact arithmetic; of a float backend the inputs of a selection are held by ``selection.py``. The
+case string of a golden is its recipe. On a mismatch the record names the blocks; the reference is then run on the
 same recipe, so that the first wrong element can be shown too.
 """
 
@@ -20,7 +21,7 @@ from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
-from . import golden_model
+from . import golden_model, selection
 
 AXES = {
     "out": ("row", "head", "dim"),
@@ -31,9 +32,6 @@ AXES = {
 }
 """Output -> names of its axes; the first axis of any other output is the row."""
 
-ATTENTION = ("attend", "verify_batch", "text")
-"""Families whose outputs depend on the arithmetic of ``attend``: their goldens are made in the exact one."""
-
 
 @cache
 def _names() -> dict[str, str]:
@@ -43,7 +41,7 @@ def _names() -> dict[str, str]:
     return {known[name]: name for name in sorted(known)}
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every golden of the grid and of the folder, in the order of their names, with the ``family``."""
     for text in _names():
         family, recipe = case.parse(text)
@@ -56,8 +54,10 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one golden; a recipe without a golden is compared with the reference."""
     family = recipe["family"]
     recipe = {key: value for key, value in recipe.items() if key != "family"}
-    if family in ATTENTION and backend.arithmetic != "exact":
-        raise UnsupportedError("goldens: attention is stored in the exact arithmetic")
+    if backend.arithmetic != "exact":
+        if family != "select":
+            raise UnsupportedError("goldens: stored in the exact arithmetic")
+        return selection.check(backend, {"op": "select", **recipe})
     text = case.format(family, recipe)
     produced: list[Produced] = []
 

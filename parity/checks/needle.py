@@ -27,7 +27,7 @@ CHUNK = 1024
 OPERATIONS = {"find": {"context": LENGTHS, "depth": DEPTHS}}
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order."""
     for context in LENGTHS:
         for depth in DEPTHS:

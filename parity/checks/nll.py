@@ -35,7 +35,7 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order."""
     for held_out in text.HELD_OUT:
         for against in AGAINST if arithmetic == "exact" else ("split",):

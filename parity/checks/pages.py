@@ -27,7 +27,7 @@ MISSING = ("none", "first", "middle", "last", "all")
 
 OPERATIONS = {
     "attend": {
-        "format": data.FORMATS,
+        "format": (*data.FORMATS, data.OWN),
         "page": PAGES,
         "order": ORDERS,
         "missing": MISSING,
@@ -49,8 +49,12 @@ SPARE = 3
 """Pages of the pool that are in no table."""
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
-    """The recipes of every case, in order."""
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order; pages of own storage are the backend's own business, other cells are not."""
+    if backend is not None and backend.own_storage:
+        own = dict(op="attend", format=data.OWN, page=4, order="identity", missing="none")
+        yield from (own | dict(context=context, tail=2, seed=1) for context in (300, 4092))
+        return
     for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
         for number, page in enumerate(PAGES):
             for order in ORDERS:
@@ -87,25 +91,50 @@ def _remove(table: np.ndarray, missing: str) -> np.ndarray:
 
 
 def _with_unused_row(w: data.AttendInputs) -> data.AttendInputs:
-    """The inputs with an unused row (position -1) between the two rows, whose query is NaN. The id behind every row's
-    width is a cell that the row does not select though its page is resident, where there is one."""
+    """The inputs with an unused row (position -1) between the two rows, whose query is NaN."""
     steps = np.insert(w.steps, 1, step_records([-1])[0], axis=0)
-    q = np.insert(w.q, 1, np.nan, axis=0)
-    ids = np.insert(w.ids, 1, w.ids[0], axis=0)
+    return w._replace(q=np.insert(w.q, 1, np.nan, axis=0), ids=np.insert(w.ids, 1, w.ids[0], axis=0), steps=steps)
+
+
+def _garbage_ids(w: data.AttendInputs) -> data.AttendInputs:
+    """The inputs with an id behind every row's width: a cell that the row does not select though its page is resident,
+    where there is one."""
+    steps, ids = w.steps, w.ids.copy()
     page = w.kv.pool.page_size
     resident = (np.flatnonzero(w.kv.table >= 0)[:, None] * page + np.arange(page)).ravel()
     for row, width in enumerate(steps[:, 3]):
         avoid = np.setdiff1d(resident[resident < w.kv.capacity], ids[row, :width])
         poisoned = np.setdiff1d(avoid, w.cells)
         ids[row, width:] = next((cell for some in (poisoned, avoid) for cell in some[:1]), -1)
-    return w._replace(q=q, ids=ids, steps=steps)
+    return w._replace(ids=ids)
+
+
+def _own(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    """Own storage in which every cell that no row selects is far from the others: 2^6 times as large."""
+    w = data.attend_inputs({**recipe, "rows": 2, "format": "f64"})
+    w = w._replace(q=backend.rounded("query", w.q))
+    capacity = recipe["context"] + recipe["tail"]
+    cells, dims = np.arange(capacity), REAL.n_head_kv * REAL.head_dim
+    k, v = (inputs.bell(recipe["seed"], f"pages.own.{side}", capacity, dims, 2.0**6) for side in "kv")
+    k, v = (x.reshape(capacity, REAL.n_head_kv, REAL.head_dim) for x in (k, v))
+    k[w.cells], v[w.cells] = w.k, w.v
+    found = []
+    for pieces in (1, 7):
+        given = w._replace(kv=backend.own_kv(k, v, cells, capacity, pieces))
+        got, expected = backend.attend(given.q, given.kv, given.ids, given.steps), data.truth(given)
+        bound, reason = data.float_bound(given, expected, backend.declaration.types)
+        found.append(error(f"attend: other cells, appended in {pieces}", expected, got, bound, reason))
+    return found
 
 
 def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    if recipe["format"] == data.OWN:
+        return _own(backend, recipe)
     page, capacity = recipe["page"], recipe["context"] + recipe["tail"]
-    w = data.attend_inputs({**recipe, "rows": 2, "page": 4})
+    w = data.for_backend(backend, {**recipe, "rows": 2, "page": 4})
     table = _remove(data.sparse_table(w.cells, page, capacity, recipe["order"], recipe["seed"]), recipe["missing"])
-    w = _with_unused_row(w._replace(kv=data.poisoned_kv(recipe["format"], page, w.cells, w.k, w.v, table, SPARE)))
+    w = w._replace(kv=data.poisoned_kv(recipe["format"], page, w.cells, w.k, w.v, table, SPARE))
+    w = _garbage_ids(_with_unused_row(w) if backend.declaration.domain.unused_rows else w)
     # The same cells, one to a page, in order.
     here = w.cells[table[w.cells // page] >= 0]
     plain_table = data.sparse_table(here, 1, capacity, "identity", 0)
@@ -115,12 +144,12 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         standard = exact_attend(w.q, plain, w.ids, w.steps)
         found = equal("attend: pages", standard, got, reason="pages are no part of the arithmetic")
         return [found if found.passed else found.noted(*explain(backend, w, standard, got))]
-    standard = backend.attend(w.q, plain, w.ids, w.steps)
     expected = data.truth(w)
-    return [
-        equal("attend: pages", standard, got, reason="one cell to a page gives the same sums in the same order"),
-        error("attend: kernel", expected, got, *data.float_bound(w, expected)),
-    ]
+    found = [error("attend: kernel", expected, got, *data.float_bound(w, expected, backend.declaration.types))]
+    if "pages" in backend.declaration.invariance:
+        standard = backend.attend(w.q, plain, w.ids, w.steps)
+        found.append(equal("attend: pages", standard, got, reason="declared: invariance over pages"))
+    return found
 
 
 def _append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:

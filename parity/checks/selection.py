@@ -1,8 +1,10 @@
 """``selection``: the selected cells under both rules, and the indexer from raw keys to cells.
 
-``select`` is held to the one right answer, byte for byte. ``indexer`` runs append_index, block_scores and select one
-after the other: byte for byte against the exact arithmetic, and against float64 throughout, where a difference at the
-cut is allowed if the two scores are within rounding of each other. Every difference is put in a class (``margins.py``).
+In the exact arithmetic ``select`` is held to the one right answer, byte for byte; ids of a float backend are sets with
+multiplicity, and the tie policy is the one that it declares. ``indexer`` runs append_index, block_scores and select one
+after the other, or the backend's fused call: byte for byte against the exact arithmetic, and against float64
+throughout, where a difference at the cut is allowed if the two scores are within rounding of each other. Every
+difference is put in a class (``margins.py``).
 """
 
 from collections.abc import Iterator
@@ -16,14 +18,16 @@ from qsa.golden.recipe import window
 from qsa.kernels.ops import WINDOW_ROWS
 from qsa.reference import exact
 from qsa.reference.append_index import append_index
-from qsa.reference.block_scores import block_scores
+from qsa.reference.block_scores import TAIL_BONUS, block_scores
 from qsa.reference.geometry import REAL, RULES, step_records
 from qsa.reference.index import Index
 from qsa.reference.select import select
 
 from ..backend import Backend, UnsupportedError
+from ..compare import twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
+from ..contract import Types
 
 OPERATIONS = {
     "select": family.ALLOWED,
@@ -44,7 +48,7 @@ ROUNDING = 64 * 2.0**-24
 rotation), each at most 2^-24, with room for keys whose pooled sum cancels."""
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order; selection is the same in both arithmetics."""
     for rule in RULES:
         # n_kv 2047 to 2060: around the width at which the rules part.
@@ -71,26 +75,83 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 
 def _select(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    given = family.make_inputs(recipe)
+    given = _within(backend, family.make_inputs(recipe))
     got = backend.select(**given)
-    return [_ids("select", select(**given), got, given["scores"], given["steps"])]
+    return [_ids(backend, "select", select(**given), got, given["scores"], given["steps"])]
 
 
 def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Every other row is one that no sequence uses, as a captured launch has them: it selects nothing."""
-    given = family.make_inputs(recipe)
+    given = _within(backend, family.make_inputs(recipe))
     given["steps"][1::2] = step_records([-1], recipe["rule"])
     got = backend.select(**given)
-    return [_ids("select: unused rows", select(**given), got, given["scores"], given["steps"])]
+    return [_ids(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
 
 
-def _ids(name: str, expected: np.ndarray, got: np.ndarray, scores: np.ndarray, steps: np.ndarray) -> Comparison:
-    """Equal bytes of ids, and the class of every difference."""
-    found = equal(name, expected, got, ("row", "index"), "the order is total: there is one right answer")
-    if found.passed or got.shape != expected.shape:
-        return found
-    classes = margins(expected, got, scores, steps)
-    return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of ``select`` whose scores are those of the backend's type, within the domain that it declares: NaN
+    becomes the lowest score, an infinity the largest finite one of its sign. So ``special`` scores hold a backend with
+    a narrow domain to what is left of them."""
+    declaration, scores = backend.declaration, given["scores"]
+    largest = np.float32(np.finfo(np.float32).max)
+    for row, n_bid in enumerate(given["steps"][:, 2].tolist()):
+        seen = scores[row, :n_bid]
+        if not declaration.domain.nan:
+            seen[np.isnan(seen)] = -largest
+        if not declaration.domain.infinity:
+            seen[...] = np.clip(seen, -largest, largest)
+        elif not declaration.tail_over_infinity:
+            seen[np.isposinf(seen)] = largest
+    given["scores"] = backend.rounded("index_scores", scores)
+    return given
+
+
+def _ids(
+    backend: Backend, name: str, expected: np.ndarray, got: np.ndarray, scores: np.ndarray, steps: np.ndarray
+) -> Comparison:
+    """Ids against the right ones: in the exact arithmetic bytes, with the class of every difference; else as sets with
+    multiplicity, where a tie that is broken otherwise is a fault only of a backend that declares ``lowest``."""
+    if backend.arithmetic == "exact":
+        found = equal(name, expected, got, ("row", "index"), "the order is total: there is one right answer")
+        if found.passed or got.shape != expected.shape:
+            return found
+        classes = margins(expected, got, scores, steps)
+        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+    kind = backend.declaration.types.index_scores
+    # Scores come in the type in which they are compared: the type itself makes ties, and no rounding is left.
+    return held_as_sets(backend, name, expected, got, scores, steps, np.zeros_like(scores), f"scores are {kind}")
+
+
+def held_as_sets(
+    backend: Backend,
+    name: str,
+    expected: np.ndarray,
+    got: np.ndarray,
+    scores: np.ndarray,
+    steps: np.ndarray,
+    tolerance: np.ndarray,
+    text: str,
+) -> Comparison:
+    """Cells [rows, cap] of a float backend against the right ones; ``tolerance`` [rows, blocks] is by how much each of
+    ``scores`` may be off, and ``text`` says why."""
+    cap = max(expected.shape[1], got.shape[1])
+    right, given = (np.full((len(steps), cap), -1, np.int64) for _ in range(2))
+    right[:, : expected.shape[1]], given[:, : got.shape[1]] = expected, got
+    classes = margins(right, given, scores, steps, tolerance=tolerance)
+    lowest = backend.declaration.ties == "lowest"
+    bad = classes.wrong + (classes.tie if lowest else 0)
+    reason = f"cells may differ only where the scores at the cut are within rounding ({text})"
+    reason += ", and ties go to the lower index, as declared" if lowest else ", or equal: ties are declared to be any"
+    return verdict(
+        name,
+        bad,
+        0,
+        reason,
+        size=max(1, int(steps[:, 3].sum())),
+        bad=bad,
+        notes=classes.notes if bad else (),
+        figures={"tie": classes.tie, "rounding": classes.rounding, "wrong": classes.wrong},
+    )
 
 
 def _keys(recipe: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -102,9 +163,12 @@ def _keys(recipe: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, np.nda
     return raw, q.reshape(-1, REAL.idx_heads, REAL.idx_dim), weight
 
 
-def _chain(backend: Any, recipe: dict[str, Any], steps: np.ndarray, dtype: type) -> tuple[Index, Any, Any]:
+def _chain(
+    backend: Any, recipe: dict[str, Any], steps: np.ndarray, dtype: type, raw: Any = None
+) -> tuple[Index, Any, Any]:
     """(index, scores, ids) of append_index, block_scores and select by ``backend``."""
-    raw, q, weight = _keys(recipe, steps)
+    made, q, weight = _keys(recipe, steps)
+    raw = made if raw is None else raw
     # The rows of the window are there already, as verify windows have it: a row sees the blocks complete for it.
     records = window({"context": len(raw), "tail": 0, "rows": len(raw), "rule": recipe["rule"]})
     index = Index(len(raw) // REAL.ratio + 1, weight, dtype=dtype)
@@ -128,13 +192,21 @@ class _Filled:
     def __init__(self, backend: Backend) -> None:
         self.missing = [name for name in INDEXER if not backend.has(name)]
         if len(self.missing) == len(INDEXER):
-            raise UnsupportedError("indexer: the backend has none of append_index, block_scores, select")
+            raise UnsupportedError("indexer: the backend has none of append_index, block_scores, select, indexer")
         for name in INDEXER:
             setattr(self, name, getattr(exact if name in self.missing else backend, name))
 
 
 def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     steps = window(recipe)
+    if backend.arithmetic == "float":
+        return _float_indexer(backend, recipe, steps)
+    if backend.has("indexer"):
+        raw, q, weight = _keys(recipe, steps)
+        tables = Index(len(raw) // REAL.ratio + 1, weight)
+        ids = backend.indexer(q, raw, tables, steps, recipe["rule"])
+        _, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
+        return [_ids(backend, "indexer: ids", right_ids, ids, right_scores, steps)]
     filled = _Filled(backend)
     index, scores, ids = _chain(filled, recipe, steps, np.float32)
     right, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
@@ -143,33 +215,88 @@ def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     found = [
         equal("indexer: dead", right.dead, index.dead, ("dim",)),
         equal("indexer: scores", np.where(seen, right_scores, 0), np.where(seen, scores, 0), ("row", "block")),
-        _ids("indexer: ids", right_ids, ids, right_scores, steps),
-        _against_float64(recipe, steps, ids),
+        _ids(backend, "indexer: ids", right_ids, ids, right_scores, steps),
+        _against_float64(backend, recipe, steps, ids),
     ]
     if blocks:
         found.append(equal("indexer: pooled", right.pooled[:blocks], index.pooled[:blocks], ("block", "dim")))
     if open_cells:
         found.append(equal("indexer: tail", right.tail[:open_cells], index.tail[:open_cells], ("cell", "dim")))
-    if filled.missing:
-        note = f"of the exact arithmetic: {', '.join(filled.missing)}"
-        return [comparison.noted(note) for comparison in found]
-    return found
+    return _noted(found, filled)
 
 
-def _against_float64(recipe: dict[str, Any], steps: np.ndarray, ids: np.ndarray) -> Comparison:
+def _noted(found: list[Comparison], filled: _Filled) -> list[Comparison]:
+    if not filled.missing:
+        return found
+    note = f"of the exact arithmetic: {', '.join(filled.missing)}"
+    return [comparison.noted(note) for comparison in found]
+
+
+def _float_indexer(backend: Backend, recipe: dict[str, Any], steps: np.ndarray) -> list[Comparison]:
+    """The cells of a float backend, from its fused call or from its operations one after the other."""
+    raw, q, weight = _keys(recipe, steps)
+    raw, q = backend.rounded("raw_keys", raw), backend.rounded("index_query", q)
+    if backend.has("indexer"):
+        tables = Index(len(raw) // REAL.ratio + 1, weight)
+        ids = backend.indexer(q, raw, tables, steps, recipe["rule"])
+        return [_against_float64(backend, recipe, steps, ids)]
+    filled = _Filled(backend)
+    records = window({"context": len(raw), "tail": 0, "rows": len(raw), "rule": recipe["rule"]})
+    blocks = len(raw) // REAL.ratio
+    if backend.own_index:
+        own = Index(blocks + 1, weight, dtype=np.float64)
+        append_index(raw, records, own)
+        index: Any = backend.own_index_of(raw, own)
+    else:
+        index = Index(blocks + 1, weight)
+        written = filled.append_index(raw, records, index)
+        index = index if written is True else written
+    scores = filled.block_scores(q, index, steps)
+    wide = np.full((len(steps), blocks + 1), np.inf, np.float32)
+    wide[:, : scores.shape[1]] = scores[:, : blocks + 1]
+    ids = filled.select(backend.rounded("index_scores", wide), steps, rule=recipe["rule"])
+    return _noted([_against_float64(backend, recipe, steps, ids)], filled)
+
+
+def _against_float64(backend: Backend, recipe: dict[str, Any], steps: np.ndarray, ids: np.ndarray) -> Comparison:
     """Cells that differ from a float64 indexer by more than rounding."""
-    index, scores, truth = _chain(_Float64, recipe, steps, np.float64)
-    _, q, _ = _keys(recipe, steps)
+    raw, q, _ = _keys(recipe, steps)
+    raw, q = backend.rounded("raw_keys", raw), backend.rounded("index_query", q)
+    index, _, _ = _chain(_Float64, recipe, steps, np.float64, raw)
+    scores = block_scores(q, index, steps)
+    truth = select(scores, steps, rule=recipe["rule"])
     keys = np.abs(np.concatenate([index.pooled[: index.max_blocks - 1], index.dead[None]]))
-    tolerance = ROUNDING * (keys @ np.abs(q.astype(np.float64)).sum(axis=1).T).T
+    sums = (keys @ np.abs(q.astype(np.float64)).sum(axis=1).T).T
+    text = "64 x 2^-24 of the sum of |key x query|"
+    tolerance = ROUNDING * sums
+    types = backend.declaration.types
+    if any(kind != "float32" for kind in (types.index_keys, types.index_scores)):
+        narrow = _narrow_error(index, raw, q, scores, types)
+        tolerance = tolerance + narrow[:, None] * np.ones_like(sums)
+        text += f", and 4 x the error of a plain kernel with {types.index_keys} keys and {types.index_scores} scores"
+    name = "indexer: cells against float64"
+    if backend.arithmetic == "float":
+        return held_as_sets(backend, name, truth, ids, scores, steps, tolerance, text)
     classes = margins(truth, ids, scores, steps, tolerance=tolerance)
     return verdict(
-        "indexer: cells against float64",
+        name,
         classes.wrong,
         0,
-        "cells may differ only where the scores at the cut are within 64 x 2^-24 of the sum of |key x query|",
+        f"cells may differ only where the scores at the cut are within {text}",
         size=int(steps[:, 3].sum()),
         bad=classes.wrong,
         notes=classes.notes,
         figures={"tie": classes.tie, "rounding": classes.rounding},
     )
+
+
+def _narrow_error(index: Index, raw: np.ndarray, q: np.ndarray, scores: np.ndarray, types: Types) -> np.ndarray:
+    """float64 [rows]: 4 x the largest error of a row's scores by a plain kernel that rounds keys and scores."""
+    blocks = len(raw) // REAL.ratio
+    keys = twin.pooled_keys(raw[: blocks * REAL.ratio], index, types.index_keys)
+    found = []
+    for row in range(len(q)):
+        own = twin.scores(q[row], keys, types.index_scores)
+        seen = np.isfinite(scores[row, :blocks]) & (scores[row, :blocks] < TAIL_BONUS / 2)
+        found.append(np.abs(own - scores[row, :blocks])[seen].max(initial=0))
+    return twin.FACTOR * np.array(found)

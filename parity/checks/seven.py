@@ -47,7 +47,7 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order."""
     if arithmetic == "float":
         yield {"op": "split", "computation": "all", "tokens": WHOLE}

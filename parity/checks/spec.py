@@ -32,7 +32,7 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order; there is none in the float arithmetic."""
     if arithmetic != "exact":
         return

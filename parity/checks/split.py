@@ -29,7 +29,7 @@ OPERATIONS = {
     "attend": {
         "schedule": SCHEDULES,
         "splits": range(1, MAX_SPLITS + 1),
-        "format": (*data.FORMATS, MIXED),
+        "format": (*data.FORMATS, data.OWN, MIXED),
         "context": range(2**24 + 1),
         "rows": data.ROWS,
         "tail": data.TAILS,
@@ -41,15 +41,17 @@ SLOTS = 3
 """Slots of a ``multi`` case; their contexts differ."""
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
-    """The recipes of every case, in order."""
-    for format in EXACT_FORMATS if arithmetic == "exact" else data.FORMATS:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
+    """The recipes of every case, in order; those of ``backend``'s own storage where it has such."""
+    for format in data.formats(arithmetic, backend):
         # Fewer cells than splits, fewer than a chunk for each split, and a full selection.
         for context, rows, tail in ((4, 2, 1), (500, 2, 2), (16384, 4, 3)):
             for splits in (1, 2, 3, 7, 20):
                 yield _attend("split", splits, format, context, rows, tail)
             for schedule in ("step", "multi"):
                 yield _attend(schedule, 1, format, context, rows, tail)
+    if backend is not None and backend.own_storage:
+        return
     # A row for each slot at least.
     for context, rows, tail in ((500, 3, 2), (16384, 4, 3)):
         yield _attend("multi", 1, MIXED, context, rows, tail)
@@ -66,7 +68,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         return _multi(backend, recipe)
     if recipe["format"] == MIXED:
         raise CaseError(f"format = {MIXED!r}: goes with the schedule multi, not {recipe['schedule']}")
-    w, right = _prepared(backend.arithmetic, *(recipe[key] for key in ("format", "context", "rows", "tail", "seed")))
+    w, right = _prepared(backend, *(recipe[key] for key in ("format", "context", "rows", "tail", "seed")))
     standard = backend.attend(w.q, w.kv, w.ids, w.steps)
     if recipe["schedule"] == "split":
         name = f"attend: split in {recipe['splits']}"
@@ -85,21 +87,22 @@ class _Right(NamedTuple):
     reason: str
 
 
-def _right(arithmetic: str, w: data.AttendInputs) -> _Right:
+def _right(backend: Backend, w: data.AttendInputs) -> _Right:
     """The :class:`_Right` of inputs of attention."""
-    if arithmetic == "exact":
+    if backend.arithmetic == "exact":
         return _Right(exact_attend(w.q, w.kv, w.ids, w.steps), None, "a schedule cannot change a byte")
     expected = data.truth(w)
-    return _Right(expected, *data.float_bound(w, expected))
+    return _Right(expected, *data.float_bound(w, expected, backend.declaration.types))
 
 
 @lru_cache(maxsize=1)
 def _prepared(
-    arithmetic: str, format: str, context: int, rows: int, tail: int, seed: int
+    backend: Backend, format: str, context: int, rows: int, tail: int, seed: int
 ) -> tuple[data.AttendInputs, _Right]:
     """(inputs, their :class:`_Right`), the same for every schedule."""
-    w = data.attend_inputs({"format": format, "context": context, "rows": rows, "tail": tail, "seed": seed})
-    return w, _right(arithmetic, w)
+    given = {"format": format, "context": context, "rows": rows, "tail": tail, "seed": seed}
+    w = data.for_backend(backend, given)
+    return w, _right(backend, w)
 
 
 def _both(name: str, right: _Right, standard: np.ndarray, got: np.ndarray) -> list[Comparison]:
@@ -122,7 +125,7 @@ def _multi(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         context = max(recipe["context"] - 4 * slot, recipe["rows"])
         format = EXACT_FORMATS[slot % len(EXACT_FORMATS)] if recipe["format"] == MIXED else recipe["format"]
         given = {"format": format, "context": context, "seed": recipe["seed"] + slot}
-        windows.append(data.attend_inputs({**recipe, **given}))
+        windows.append(data.for_backend(backend, {**recipe, **given}))
     slots = np.arange(recipe["rows"], dtype=np.int32) % SLOTS
     q, ids, steps = (
         np.stack([getattr(windows[slot], name)[row] for row, slot in enumerate(slots)])
@@ -135,5 +138,5 @@ def _multi(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         rows, w = np.flatnonzero(slots == slot), windows[slot]
         own = w._replace(q=w.q[rows], ids=w.ids[rows], steps=w.steps[rows])
         standard = backend.attend(own.q, own.kv, own.ids, own.steps)
-        found += _both(f"attend: multi, slot {slot}", _right(backend.arithmetic, own), standard, got[rows])
+        found += _both(f"attend: multi, slot {slot}", _right(backend, own), standard, got[rows])
     return found

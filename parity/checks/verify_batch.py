@@ -7,9 +7,8 @@
 
 Every case runs in three passes: ``standing``; ``switches``, with ``STRATA_QSA_TOPK_SCAN``,
 ``STRATA_QSA_SCORES_TRANSPOSED`` and ``STRATA_ATTN_MERGE_ACTIVE`` set; ``schedules``, in every schedule that the backend
-offers. The operations get the reference's own scores and ids, so that one which fails does not fail the next. In the
-float arithmetic attention is held to the bits of the default path, which a switch may not change, and the default path
-to float64.
+offers. The operations get the reference's own scores and ids, so that one which fails does not fail the next. The
+float arithmetic is in ``float_window.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -33,7 +32,8 @@ from qsa.reference.kv import PagedKV
 from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
-from .verify_window import AXES, against_float64, check_window, float64_attention, switched
+from . import float_window
+from .verify_window import AXES, check_window, switched
 
 PASSES = ("standing", "switches", "schedules")
 
@@ -47,7 +47,7 @@ OPERATIONS = {
 }
 
 
-def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case: a window's passes one after the other, as they share its inputs."""
     for context in family.CONTEXTS:
         for slots, rows in family.WINDOWS:
@@ -60,7 +60,8 @@ def cases(arithmetic: str) -> Iterator[dict[str, Any]]:
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
-    found, refused = _CHECKS[recipe["op"]](backend, recipe)
+    checks = _CHECKS if backend.arithmetic == "exact" else _FLOAT_CHECKS
+    found, refused = checks[recipe["op"]](backend, recipe)
     if not found:
         raise UnsupportedError(refused[0] if refused else "window: the backend has none of its operations")
     return [found[0].noted(*(f"not offered: {text}" for text in refused)), *found[1:]]
@@ -120,27 +121,12 @@ def _draft_inputs(context: int, seed: int) -> tuple[np.ndarray, PagedKV, np.ndar
     return q, kv, ids, steps, exact.attend(q, kv, ids, steps)
 
 
-@lru_cache(maxsize=1)
-def _draft_float64(context: int, seed: int) -> tuple[np.ndarray, np.ndarray, str]:
-    """:func:`float64_attention` of a draft call, the same in its passes."""
-    q, kv, ids, steps, _ = _draft_inputs(context, seed)
-    return float64_attention([SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps)])
-
-
 def _draft(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], list[str]]:
     """(comparisons, refusals) of the draft layer's call."""
     q, kv, ids, steps, right = _draft_inputs(recipe["context"], recipe["seed"])
-    with switched({"pass": "standing"}):
-        standing = backend.attend(q, kv, ids, steps)
-    if backend.arithmetic == "float":
-        right = standing
     found: list[Comparison] = []
     refused: list[str] = []
-    schedules = TABLE["attend"].schedules if recipe["pass"] == "schedules" else ("batch", "step")
-    for schedule in schedules:
-        if (backend.arithmetic, schedule) == ("float", "split"):
-            # Another order of additions: the module `split` holds it to its bound.
-            continue
+    for schedule in _draft_schedules(recipe):
         keywords: dict[str, Any] = {"splits": MAX_SPLITS} if schedule == "split" else {}
         try:
             with switched(recipe):
@@ -149,16 +135,38 @@ def _draft(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], 
             refused.append(str(unsupported))
             continue
         found.append(equal(f"draft: {schedule} against the reference", right, got))
-        if not found[-1].passed and backend.arithmetic == "exact":
+        if not found[-1].passed:
             arguments = SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps)
             found[-1] = found[-1].noted(*explain(backend, arguments, right, got))
-    if backend.arithmetic == "float":
-        found.append(against_float64("draft", standing, *_draft_float64(recipe["context"], recipe["seed"])))
     return found, refused
+
+
+def _draft_schedules(recipe: dict[str, Any]) -> tuple[str, ...]:
+    return TABLE["attend"].schedules if recipe["pass"] == "schedules" else ("batch", "step")
+
+
+# The float arithmetic
+
+
+def _float_scores(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], list[str]]:
+    q_idx, index, steps, _ = _rows(recipe["context"], recipe["seed"])
+    return float_window.check_scores(backend, q_idx, index, steps, recipe)
+
+
+def _float_draft(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Comparison], list[str]]:
+    q, kv, ids, steps, _ = _draft_inputs(recipe["context"], recipe["seed"])
+    arguments = SimpleNamespace(q=q, kv=kv, ids=ids, steps=steps)
+    return float_window.check_draft(backend, arguments, recipe, _draft_schedules(recipe))
 
 
 _CHECKS: dict[str, Callable[[Backend, dict[str, Any]], tuple[list[Comparison], list[str]]]] = {
     "window": check_window,
     "scores": _scores,
     "draft": _draft,
+}
+
+_FLOAT_CHECKS: dict[str, Callable[[Backend, dict[str, Any]], tuple[list[Comparison], list[str]]]] = {
+    "window": float_window.check_window,
+    "scores": _float_scores,
+    "draft": _float_draft,
 }

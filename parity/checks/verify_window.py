@@ -1,10 +1,9 @@
-"""The windows of ``verify-batch``: scores, selected cells and attention of several slots on a backend.
+"""The windows of ``verify-batch`` in the exact arithmetic: scores, selected cells and attention of several slots.
 
 A window's outputs are held to hashes made by the reference, to the reference itself, to calls of one row each and to
 the outputs of every schedule.
 """
 
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from functools import cache, lru_cache
 from types import SimpleNamespace
@@ -28,10 +27,9 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 
 from ..backend import Backend, UnsupportedError
-from ..compare.comparison import Comparison, equal, error, verdict
+from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
-from . import attend_inputs as data
 
 KERNEL_SWITCHES = ("topk_scan", "scores_transposed", "merge_active")
 
@@ -150,19 +148,13 @@ def check_window(backend: Backend, recipe: dict[str, Any]) -> tuple[list[Compari
         return [verdict("golden: the reference's own", size, 0, reason, size=size, notes=lines)], []
     run = WindowOperations(backend, w)
     offered = [name for name in OUTPUTS if backend.has(OUTPUTS[name])]
-    right, found = {name: right[name] for name in offered}, []
-    if backend.arithmetic == "float" and "attention" in right:
-        with switched({"pass": "standing"}):
-            right["attention"] = run.attention()
-        found = [against_float64("attention", right["attention"], *_window_float64(*_parameters(recipe)))]
+    right = {name: right[name] for name in offered}
     with switched(recipe):
         if recipe["pass"] == "schedules":
-            scheduled, refused = _scheduled(backend, w, right, run)
-            return scheduled + found, refused
+            return _scheduled(backend, w, right, run)
         got = {name: getattr(run, name)() for name in offered}
-        found = [_held(backend, w, name, name, right[name], got[name]) for name in offered] + found
-        stored = {name: got[name] for name in offered if name != "attention" or backend.arithmetic == "exact"}
-        found += _hashed(recipe, stored)
+        found = [_held(backend, w, name, name, right[name], got[name]) for name in offered]
+        found += _hashed(recipe, got)
         for name in offered if recipe["pass"] == "standing" else ():
             schedule = "step" if name == "attention" else None
             label = f"{name}: one call per row against the batch"
@@ -182,9 +174,6 @@ def _scheduled(
     found, refused = [], []
     for name, expected in right.items():
         for schedule in TABLE[OUTPUTS[name]].schedules:
-            if (backend.arithmetic, schedule) == ("float", "split"):
-                # Another order of additions: the module `split` holds it to its bound.
-                continue
             try:
                 got = getattr(run, name)(schedule)
             except UnsupportedError as unsupported:
@@ -204,7 +193,7 @@ def _held(
     if name == "ids":
         classes = margins(expected, got, w.scores, w.steps)
         return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
-    if name == "attention" and backend.arithmetic == "exact":
+    if name == "attention":
         slot = w.slots[found.first.coordinate[0]]
         mine = w.slots == slot
         explained = explain(backend, _of_slot(w, slot), expected[mine], got[mine])
@@ -216,23 +205,3 @@ def _of_slot(w: family.BatchWindow, slot: int) -> SimpleNamespace:
     """``q``, ``kv``, ``ids`` and ``steps`` of the rows of one slot."""
     mine = w.slots == slot
     return SimpleNamespace(q=w.q[mine], kv=w.kvs[slot], ids=w.ids[mine], steps=w.steps[mine])
-
-
-def float64_attention(windows: Iterable[data.AttendArguments]) -> tuple[np.ndarray, np.ndarray, str]:
-    """(truth float64 [rows, heads, dims], bounds [rows, 1], their reason) of the rows of ``windows`` in order."""
-    windows = list(windows)
-    truths = [data.truth(w) for w in windows]
-    bounds = [data.float_bound(w, truth) for w, truth in zip(windows, truths, strict=True)]
-    return np.concatenate(truths), np.concatenate([bound for bound, _ in bounds]), bounds[0][1]
-
-
-@lru_cache(maxsize=1)
-def _window_float64(*parameters: Any) -> tuple[np.ndarray, np.ndarray, str]:
-    """:func:`float64_attention` of a window, slot by slot, the same in its passes."""
-    w = _prepared(*parameters)[0]
-    return float64_attention([_of_slot(w, slot) for slot in range(len(w.kvs))])
-
-
-def against_float64(name: str, standing: np.ndarray, truth: np.ndarray, bound: np.ndarray, reason: str) -> Comparison:
-    """The error of the standing path's attention against float64."""
-    return error(f"{name}: standing path against float64", truth, standing, bound, reason)

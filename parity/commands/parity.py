@@ -13,6 +13,7 @@ from qsa.kernels.switches import ARITHMETICS, switches
 
 from .. import report, suite
 from ..backend import Backend
+from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
@@ -20,10 +21,13 @@ EPILOG = f"""modules: {", ".join(suite.MODULES)}
 exit status: 0 when at least one case passed and none failed; 1 when a case failed, or when none passed because
 everything was unsupported; 2 on bad arguments.
 
-your own kernel: --backend takes the name of any importable module, also of a file in the current folder. Define any
-of append_kv, append_index, block_scores, select, attend with the arguments of qsa.reference; what is missing, or
-returns False, is unsupported. attend may take schedule=, splits=, arithmetic= and out=; to_device(x) and to_host(x)
-are used where defined."""
+your own kernel: --backend takes file.py, a module, module:attribute, or an entry point of the group qsa.backends.
+Define any of these functions; every one is optional, and what is missing, refused or not declared is unsupported:
+
+{help_text()}
+
+A module without a declaration is an ordinary float32 kernel of the real geometry. `declaration = {{...}}` in it says
+more: docs/your-kernel.md."""
 
 WIDTH = 110
 """Columns of the table where standard output is no terminal."""
@@ -42,10 +46,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="parity modules to run (default: all of them)")
     parser.add_argument(
-        "--backend", metavar="NAME", help="cpu, exact, cuda, or a module (default: cuda where there is a GPU, else cpu)"
+        "--backend",
+        metavar="NAME",
+        help="cpu, exact, cuda, file.py, module, module:attribute (default: cuda where there is a GPU, else cpu)",
     )
     parser.add_argument(
-        "--arithmetic", metavar="|".join(ARITHMETICS), help="default: QSA_ARITHMETIC of the environment, else exact"
+        "--arithmetic",
+        metavar="|".join(ARITHMETICS),
+        help="default: the first that the backend declares; of our own QSA_ARITHMETIC, else exact",
     )
     parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
@@ -61,7 +69,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     return parser
 
 
-def _chosen(arguments: argparse.Namespace, arithmetic: str) -> list[suite.Case]:
+def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]:
     """The cases that the options choose. Raises ValueError on options that do not go together."""
     if arguments.bench and "verify-batch" not in arguments.modules:
         raise ValueError("--bench: goes with the module verify-batch")
@@ -69,35 +77,48 @@ def _chosen(arguments: argparse.Namespace, arithmetic: str) -> list[suite.Case]:
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
     if arguments.case:
         return [suite.parse(text) for text in arguments.case]
-    return suite.collect(arguments.modules or list(suite.MODULES), arithmetic, arguments.full)
+    return suite.collect(arguments.modules or list(suite.MODULES), backend.arithmetic, arguments.full, backend)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError on bad arguments."""
-    arithmetic = switches().arithmetic if arguments.arithmetic is None else arguments.arithmetic
-    if arithmetic not in ARITHMETICS:
-        raise ValueError(f"--arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
-    cases = _chosen(arguments, arithmetic)
+    if arguments.arithmetic not in (None, *ARITHMETICS):
+        raise ValueError(f"--arithmetic = {arguments.arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
+    # A kernel under development lies in the folder where the command is typed.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    found = facts()
+    backend = _backend(default_backend(found) if arguments.backend is None else arguments.backend, arguments.arithmetic)
+    cases = _chosen(arguments, backend)
     if arguments.list:
         for case in cases:
             print(case.text)
         return 0
     with report.report_writer(arguments.json, arguments.junit) as write:
-        return _parity(arguments, arithmetic, cases, write)
+        return _parity(arguments, backend, found, cases, write)
+
+
+def _backend(name: str, arithmetic: str | None) -> Backend:
+    """The backend in the arithmetic asked for; else in that of QSA_ARITHMETIC where the backend declares it, else in
+    the first that it declares."""
+    backend = Backend(name, arithmetic)
+    if arithmetic is None and switches().arithmetic in backend.declaration.arithmetics:
+        return Backend(name, switches().arithmetic)
+    return backend
 
 
 def _parity(
-    arguments: argparse.Namespace, arithmetic: str, cases: list[suite.Case], write: Callable[[str, str], None]
+    arguments: argparse.Namespace,
+    backend: Backend,
+    found: dict[str, Any],
+    cases: list[suite.Case],
+    write: Callable[[str, str], None],
 ) -> int:
     """Run ``cases``, print their results and hand the reports to ``write``; returns the exit code."""
-    # A kernel under development lies in the folder where the command is typed.
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    found = facts()
-    backend = Backend(default_backend(found) if arguments.backend is None else arguments.backend, arithmetic)
-    environment = {"backend": backend.name, "arithmetic": arithmetic, **found}
+    environment = {"backend": backend.name, "arithmetic": backend.arithmetic, **found}
     console = _console()
-    console.print(f"qsa parity: backend {backend.name}, {arithmetic} arithmetic; {headline(environment)}", **PLAIN)
+    text = f"qsa parity: backend {backend.name}, {backend.arithmetic} arithmetic; {headline(environment)}"
+    console.print(text, **PLAIN)
     try:
         tally = _run(cases, backend, console, verbose=bool(arguments.case))
     except KeyboardInterrupt:

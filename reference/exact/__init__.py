@@ -20,6 +20,9 @@ from .select import select
 CONTRACT = "exact-1"
 """Name of this arithmetic, kept with every golden."""
 
+declaration = {"arithmetic": "exact"}
+"""What it declares as a backend under the judge (``parity/contract/declaration.py``)."""
+
 __all__ = [
     "CONTRACT",
     "Constants",
@@ -30,6 +33,7 @@ __all__ = [
     "append_kv",
     "attend",
     "block_scores",
+    "declaration",
     "layers",
     "select",
 ]

@@ -37,7 +37,7 @@ class Backend(ParityBackend):
     """
 
     def __init__(self, name, machines=(contextlib.nullcontext,)):
-        super().__init__(name)
+        super().__init__(name, "exact")
         self.machines, self.small = machines, name == SIMULATOR
         self.geometry = Geometry(n_head=3, n_head_kv=1, budget=16) if self.small else Geometry(n_head=4, n_head_kv=2)
         self.formats = ("k8v4",) if self.small else EXACT_FORMATS
@@ -64,15 +64,15 @@ class Backend(ParityBackend):
         """A copy on the device of an array, a PagedKV, an Index, weights or a list of them; anything else stays."""
         if isinstance(value, QuantisedLinear):
             return self.module.layers.load_table(value)
-        return self._device(value)
+        return self.kernel.device(value)
 
     def to_host(self, value):
         """The inverse of :meth:`to_device`."""
-        return self._host(value)
+        return self.kernel.host(value)
 
     def write(self, array, value):
         """Copy the NumPy array ``value`` into an array of :meth:`to_device`."""
-        array[...] = self._device(value)
+        array[...] = self.kernel.device(value)
 
     def launch(self, operation, *inputs, **keywords):
         """What the operation returns: an array on the device, True, or False for a refusal.
@@ -84,10 +84,10 @@ class Backend(ParityBackend):
     def call(self, operation, *arrays, **keywords):
         """The operation on arrays of :meth:`to_device`; attention in the exact arithmetic. Raises UnsupportedError on
         a refusal."""
-        function = self._function(operation)
+        function = self.kernel.function(operation)
         if operation == "attend":
             schedule, splits = keywords.pop("schedule", "batch"), keywords.pop("splits", None)
-            keywords |= self._attend_keywords(function, schedule, splits)
+            keywords |= self.attend_keywords(schedule, splits)
             if splits is None:
                 keywords.pop("splits", None)
         return checked_call(operation, function, *arrays, **keywords)

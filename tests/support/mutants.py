@@ -48,6 +48,7 @@ def backend(monkeypatch):
 
     def make(**functions):
         module = types.ModuleType("mutant")
+        module.declaration = {"arithmetic": "exact"}
         right = {name: getattr(exact, name) for name in ("append_kv", "append_index", "block_scores", "select")}
         for name, function in ({"attend": attend} | right | functions).items():
             if function is not None:

@@ -10,3 +10,4 @@ select = simulator.load("select").select
 attend = simulator.load("attend").attend
 layers = simulator.load("layers")
 to_device, to_host = simulator.load("device").to_device, simulator.load("device").to_host
+declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}

@@ -1,0 +1,139 @@
+"""Typed twins: plain NumPy kernels that round where a backend says that it rounds, and the bounds made of them.
+
+The error of a twin against float64 measures how hard the inputs are for these number types. A kernel may sum in another
+order and so be off by more than its twin; four times the twin's error, and four roundings of the output type, is its
+bound, row by row.
+"""
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from qsa.reference.attend import selected_cells
+from qsa.reference.formats import rotate
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
+
+from ..contract.number_types import rounded, unit
+from ..contract.storage import OwnKV
+from .comparison import relative_error
+
+FACTOR = 4
+"""Errors of a twin that a kernel may have: another order of sums, and roundings that fall less well."""
+
+CHUNK = 64
+"""Cells of one chunk of the twin of attention, as of the standing float path (design section 8)."""
+
+
+class StageTypes(Protocol):
+    """Names of number types by stage (``contract.declaration.Types``)."""
+
+    @property
+    def scores(self) -> str: ...
+    @property
+    def weights(self) -> str: ...
+    @property
+    def output(self) -> str: ...
+
+
+def slack(name: str) -> float:
+    """Four roundings to a type, which any width has: weight, value sum, mass, quotient. Over one cell a twin is without
+    error, and a bound of a multiple of 0 would be none."""
+    return 4 * unit(name)
+
+
+def paged(kv: PagedKV | OwnKV) -> PagedKV:
+    """The values that truth is made of: our pool, or what the backend's own storage read back."""
+    return kv.paged if isinstance(kv, OwnKV) else kv
+
+
+def attention(w: Any, types: StageTypes) -> np.ndarray:
+    """float32 [rows, n_head, head_dim] by a plain kernel: chunks of 64 cells, partial (max, sum, accumulator), merged
+    by log-sum-exp in chunk order, float32 but for the stages that ``types`` rounds. ``w`` has the arguments of
+    ``attend`` as attributes ``q``, ``kv``, ``ids``, ``steps``; q has values of its type already."""
+    out = np.empty(w.q.shape, np.float32)
+    kv = paged(w.kv)
+    for row, width in enumerate(w.steps[:, 3].tolist()):
+        k, v = (x.astype(np.float32) for x in selected_cells(kv, w.ids[row], width).values())
+        if not len(k):
+            # A row that selects nothing gives 0.
+            out[row] = 0
+            continue
+        q = rotate(w.q[row]) if kv.pool.k.coding == "q4_0" else w.q[row]
+        result = _by_chunks(q, k, v, types)
+        out[row] = rotate(result) if kv.pool.v.coding == "q4_0" else result
+    return rounded(out, types.output)
+
+
+def _by_chunks(q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes) -> np.ndarray:
+    """float32 [n_head, dim] of one row: ``q`` [n_head, dim] over ``k`` and ``v`` [n, n_head_kv, dim]."""
+    n_head, dim = q.shape
+    factor = np.float32(dim**-0.5)
+    q = q.reshape(k.shape[1], -1, dim)
+    # In float32 the factor goes onto the query, as most kernels have it; a narrower type rounds the scores twice.
+    narrow = types.scores != "float32"
+    q = q if narrow else q * factor
+    k, v = k.transpose(1, 2, 0), v.transpose(1, 0, 2)
+    top = np.full((*q.shape[:2], 1), -np.inf, np.float32)
+    mass, value = np.zeros_like(top), np.zeros_like(q)
+    for start in range(0, k.shape[2], CHUNK):
+        s = q @ k[:, :, start : start + CHUNK]
+        s = rounded(rounded(s, types.scores) * factor, types.scores) if narrow else s
+        high = np.maximum(top, s.max(axis=-1, keepdims=True))
+        p, keep = np.exp(s - high), np.exp(top - high)
+        mass = mass * keep + p.sum(axis=-1, keepdims=True)
+        value = value * keep + rounded(p, types.weights) @ v[:, start : start + CHUNK]
+        top = high
+    return (value / mass).reshape(n_head, dim)
+
+
+def attention_bound(w: Any, expected: np.ndarray, types: StageTypes) -> tuple[np.ndarray, str]:
+    """(bounds [rows, 1], reason) on the relative error of a kernel, given its float64 result ``expected``
+    [rows, n_head, head_dim]: every row has a bound for its heads."""
+    own = relative_error(expected, attention(w, types)).max(axis=1, keepdims=True)
+    reason = f"{FACTOR} x the error of a plain {types_text(types)} kernel (chunks of 64) on the same row"
+    reason += f", {own.max():.2g} at most, and {slack(types.output):.2g}: four roundings of the output"
+    return FACTOR * own + slack(types.output), reason
+
+
+def types_text(types: StageTypes) -> str:
+    """The types of attention in words: ``float32``, or every stage that is narrower."""
+    stages = {name: getattr(types, name) for name in ("scores", "weights", "output")}
+    narrow = [f"{name} {kind}" for name, kind in stages.items() if kind != "float32"]
+    return f"float32 ({', '.join(narrow)})" if narrow else "float32"
+
+
+def pooled_keys(raw: np.ndarray, index: Index, name: str = "float32") -> np.ndarray:
+    """float32 pooled keys [blocks, idx_dim] of raw keys [blocks * ratio, idx_dim] as plain NumPy makes them, rounded to
+    the type ``name``: how hard these keys are."""
+    g = index.geometry
+    x = raw.reshape(-1, g.ratio, g.idx_dim).mean(axis=1, dtype=np.float32)
+    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True, dtype=np.float32) + np.float32(g.eps)) * index.weight
+    half = g.n_rot // 2
+    a, b, (cos, sin) = x[:, :half].copy(), x[:, half : g.n_rot].copy(), np.split(index.rope[: len(x)], 2, axis=1)
+    x[:, :half], x[:, half : g.n_rot] = a * cos - b * sin, b * cos + a * sin
+    return rounded(x, name)
+
+
+def score_scale(q: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """float64 [blocks]: the sum of |key x query| of every score of ``q`` [heads, dim] and ``keys`` [blocks, dim], to
+    which its error is relative; the smallest normal float32 where that sum is 0."""
+    sums = (np.abs(keys.astype(np.float64)) @ np.abs(q.astype(np.float64)).T).sum(axis=1)
+    return np.maximum(sums, np.finfo(np.float32).tiny)
+
+
+def scores(q: np.ndarray, keys: np.ndarray, name: str = "float32") -> np.ndarray:
+    """float32 [blocks] block scores of one row by plain NumPy, rounded to the type ``name``; relu keeps a NaN."""
+    dots = keys.astype(np.float32) @ q.astype(np.float32).T
+    return rounded(np.where(dots <= 0, np.float32(0), dots).sum(axis=1, dtype=np.float32), name)
+
+
+def score_bound(q: np.ndarray, keys: np.ndarray, name: str) -> tuple[float, str]:
+    """(bound, reason) on the error of the scores of one row, relative to :func:`score_scale`."""
+    keys64 = keys.astype(np.float64)
+    truth = np.maximum(keys64 @ q.astype(np.float64).T, 0).sum(axis=1)
+    own = float((np.abs(scores(q, keys, name) - truth) / score_scale(q, keys)).max(initial=0))
+    # A sum of products in float32 has at least these roundings: product, a few sums, heads; then one to the type.
+    least = 8 * 2.0**-24 + 2 * unit(name)
+    reason = f"{FACTOR} x the error of plain {name} on the same row ({own:.2g} of the sum of |key x query|), and "
+    return FACTOR * own + least, reason + f"{least:.2g}: eight roundings of float32 and two of {name}"

@@ -1,0 +1,171 @@
+"""Calling the functions of a backend: arguments in its arrays, the result in NumPy, inputs compared.
+
+A call may write its result and, of an append, the K/V or the index that it is given. Every other input is compared byte
+by byte after the call (``compare/input_changes.py``). A change is an error, and the input is put back. A backend whose
+arrays lie elsewhere works on copies, so the host's arrays are safe from it. The copies are compared too, as an engine
+would go on with them: those up to 64 MiB, when they can be brought back.
+
+A backend moves its arguments itself when it defines ``to_device(x)`` and ``to_host(x)``; else they come in the library
+and on the device that it declares. Where it defines ``stream``, a context manager, its functions run within it; where
+it defines ``synchronize()``, that is called after every call.
+"""
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qsa.kernels.ops import refusals
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
+
+from ..compare.input_changes import WHOLE, Given, nbytes
+from .arrays import from_numpy, is_array, mapped, to_numpy
+from .declaration import Declaration
+from .number_types import NUMBER_TYPES
+from .storage import Own
+
+NARROW = [kind.dtype for name, kind in NUMBER_TYPES.items() if name not in ("float32", "fp16")]
+
+
+class UnsupportedError(NotImplementedError):
+    """The backend does not carry out a call as it was given; the message is the reason shown.
+
+    A backend may raise it itself (``qsa.parity.Unsupported``); a NotImplementedError of another kind means the same,
+    and so does a result of False.
+    """
+
+
+def call(operation: str, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    """The function's result. Raises UnsupportedError, with the reason, when it refuses: when the result is False, whose
+    reasons are those that it counted, or when it raised NotImplementedError."""
+    before, policy = refusals(), np.geterr()
+    try:
+        result = function(*arguments, **keywords)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"{operation}: {error or f'{type(error).__name__} without a reason'}") from error
+    finally:
+        # What a backend wants of its own arithmetic must not change that of the judge.
+        np.seterr(**policy)
+    if isinstance(result, (bool, np.bool_)) and not result:
+        after = refusals()
+        reasons = [reason for key, reason in after if after[key, reason] != before.get((key, reason), 0)]
+        raise UnsupportedError(f"{operation}: refused: {', '.join(reasons) or 'it returned False, without a reason'}")
+    return result
+
+
+class Kernel:
+    """The functions of one backend, called with values of the host.
+
+    ``module`` is the backend itself, ``declaration`` what it declares.
+    """
+
+    def __init__(self, module: Any, declaration: Declaration) -> None:
+        self.module, self.declaration = module, declaration
+        self._moves = hasattr(module, "to_device")
+        self._elsewhere = self._moves or declaration.arrays != "numpy"
+
+    def has(self, name: str) -> bool:
+        """Whether the backend defines the function ``name``."""
+        return callable(getattr(self.module, name, None))
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """The function ``name``. Raises UnsupportedError where there is none."""
+        if not self.has(name):
+            raise UnsupportedError(f"{name}: the backend has none")
+        return getattr(self.module, name)
+
+    def takes(self, name: str, keyword: str) -> bool:
+        """Whether the function ``name`` takes ``keyword``; assumed where its signature cannot be read."""
+        return _takes(self.function(name), keyword)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the functions work on the arrays of the host themselves."""
+        return not self._elsewhere
+
+    def device(self, value: Any) -> Any:
+        """``value`` as the backend takes it."""
+        if isinstance(value, Own):
+            return value.handle
+        if isinstance(value, list):
+            return [self.device(item) for item in value]
+        if self._moves:
+            return self.module.to_device(value) if isinstance(value, (np.ndarray, PagedKV, Index)) else value
+        return mapped(value, self._array) if self._elsewhere else value
+
+    def _array(self, array: np.ndarray) -> Any:
+        return from_numpy(array, self.declaration.arrays, self.declaration.device)
+
+    def host(self, value: Any) -> Any:
+        """A result or argument of the backend in NumPy."""
+        if isinstance(value, list):
+            return [self.host(item) for item in value]
+        move = getattr(self.module, "to_host", None)
+        if move is not None:
+            return move(value)
+        return mapped(value, to_numpy)
+
+    def array(self, name: str, result: Any) -> np.ndarray:
+        """A result as an array of NumPy. Raises ValueError, naming the function, for what is no array."""
+        result = self.host(result)
+        if not is_array(result):
+            raise ValueError(f"{name}: gave {type(result).__name__}: must be an array")
+        # A copy: a backend that gives the same buffer again would be compared with itself.
+        found = np.array(to_numpy(result))
+        # bf16 and fp8 are no floats to NumPy; float32 has all their values.
+        return found.astype(np.float32) if found.dtype in NARROW else found
+
+    def call(
+        self, name: str, arguments: dict[str, Any], keywords: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """(result, arguments as the function had them) of one call whose inputs are compared.
+
+        ``arguments`` maps names to values of the host, in order; ``slots`` is given by name. Raises UnsupportedError,
+        ChangedInputError where an input was changed, and whatever the function raises.
+        """
+        function = self.function(name)
+        given = Given(name, {key: value for key, value in arguments.items() if not _own(value)})
+        moved = {key: self.device(value) for key, value in arguments.items()}
+        named = {"slots": moved["slots"]} if "slots" in moved else {}
+        try:
+            in_order = [value for key, value in moved.items() if key != "slots"]
+            with self._stream():
+                result = call(name, function, *in_order, **named, **(keywords or {}))
+            if self.has("synchronize"):
+                self.module.synchronize()
+        except UnsupportedError:
+            given.check()
+            raise
+        except BaseException:
+            given.restore()
+            raise
+        given.check()
+        self._check_moved(given, arguments, moved)
+        return result, moved
+
+    def _stream(self) -> contextlib.AbstractContextManager[Any]:
+        stream = getattr(self.module, "stream", None)
+        return stream if hasattr(stream, "__enter__") else contextlib.nullcontext()
+
+    def _check_moved(self, given: Given, arguments: dict[str, Any], moved: dict[str, Any]) -> None:
+        """Compares the copies that the function worked on, where there are such."""
+        if self._elsewhere and (not self._moves or hasattr(self.module, "to_host")):
+            small = {key: value for key, value in arguments.items() if not _own(value) and nbytes(value) <= WHOLE}
+            given.check({key: self.host(moved[key]) for key in small if moved[key] is not small[key]})
+
+
+def _own(value: Any) -> bool:
+    """Whether ``value`` is a backend's own storage, or a list of it."""
+    return isinstance(value, Own) or (isinstance(value, list) and any(map(_own, value)))
+
+
+def _takes(function: Callable[..., Any], keyword: str) -> bool:
+    """Whether ``function`` takes ``keyword``; assumed where its signature cannot be read."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    return keyword in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
