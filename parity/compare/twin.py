@@ -21,9 +21,6 @@ from .comparison import relative_error
 FACTOR = 4
 """Errors of a twin that a kernel may have: another order of sums, and roundings that fall less well."""
 
-CHUNK = 64
-"""Cells of one chunk of the twin of attention, as of the standing float path (design section 8)."""
-
 
 class StageTypes(Protocol):
     """Names of number types by stage (``contract.declaration.Types``)."""
@@ -48,9 +45,9 @@ def paged(kv: PagedKV | OwnKV) -> PagedKV:
 
 
 def attention(w: Any, types: StageTypes) -> np.ndarray:
-    """float32 [rows, n_head, head_dim] by a plain kernel: chunks of 64 cells, partial (max, sum, accumulator), merged
-    by log-sum-exp in chunk order, float32 but for the stages that ``types`` rounds. ``w`` has the arguments of
-    ``attend`` as attributes ``q``, ``kv``, ``ids``, ``steps``; q has values of its type already."""
+    """float32 [rows, n_head, head_dim] by a plain kernel: every sum one term after the other in float32, which is the
+    least exact order that an honest kernel has, rounded where ``types`` says. ``w`` has the arguments of ``attend`` as
+    attributes ``q``, ``kv``, ``ids``, ``steps``; q has values of its type already."""
     out = np.empty(w.q.shape, np.float32)
     kv = paged(w.kv)
     for row, width in enumerate(w.steps[:, 3].tolist()):
@@ -60,30 +57,30 @@ def attention(w: Any, types: StageTypes) -> np.ndarray:
             out[row] = 0
             continue
         q = rotate(w.q[row]) if kv.pool.k.coding == "q4_0" else w.q[row]
-        result = _by_chunks(q, k, v, types)
+        result = _in_order(q, k, v, types)
         out[row] = rotate(result) if kv.pool.v.coding == "q4_0" else result
     return rounded(out, types.output)
 
 
-def _by_chunks(q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes) -> np.ndarray:
+def _in_order(q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes) -> np.ndarray:
     """float32 [n_head, dim] of one row: ``q`` [n_head, dim] over ``k`` and ``v`` [n, n_head_kv, dim]."""
     n_head, dim = q.shape
     factor = np.float32(dim**-0.5)
-    q = q.reshape(k.shape[1], -1, dim)
-    # In float32 the factor goes onto the query, as most kernels have it; a narrower type rounds the scores twice.
-    narrow = types.scores != "float32"
-    q = q if narrow else q * factor
-    k, v = k.transpose(1, 2, 0), v.transpose(1, 0, 2)
-    top = np.full((*q.shape[:2], 1), -np.inf, np.float32)
-    mass, value = np.zeros_like(top), np.zeros_like(q)
-    for start in range(0, k.shape[2], CHUNK):
-        s = q @ k[:, :, start : start + CHUNK]
-        s = rounded(rounded(s, types.scores) * factor, types.scores) if narrow else s
-        high = np.maximum(top, s.max(axis=-1, keepdims=True))
-        p, keep = np.exp(s - high), np.exp(top - high)
-        mass = mass * keep + p.sum(axis=-1, keepdims=True)
-        value = value * keep + rounded(p, types.weights) @ v[:, start : start + CHUNK]
-        top = high
+    # [dim, kv heads, heads of each, 1] and [dim, kv heads, 1, n]
+    q = np.ascontiguousarray(q.reshape(k.shape[1], -1, dim).transpose(2, 0, 1))[..., None]
+    k = np.ascontiguousarray(k.transpose(2, 1, 0))[:, :, None]
+    s = q[0] * k[0]
+    for each in range(1, dim):
+        s += q[each] * k[each]
+    s = rounded(rounded(s, types.scores) * factor, types.scores)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    # [n, kv heads, heads of each, 1]
+    p = np.ascontiguousarray(p.transpose(2, 0, 1))[..., None]
+    weights = rounded(p, types.weights)
+    mass, value = p[0].copy(), weights[0] * v[0][:, None]
+    for cell in range(1, len(p)):
+        mass += p[cell]
+        value += weights[cell] * v[cell][:, None]
     return (value / mass).reshape(n_head, dim)
 
 
@@ -91,7 +88,7 @@ def attention_bound(w: Any, expected: np.ndarray, types: StageTypes) -> tuple[np
     """(bounds [rows, 1], reason) on the relative error of a kernel, given its float64 result ``expected``
     [rows, n_head, head_dim]: every row has a bound for its heads."""
     own = relative_error(expected, attention(w, types)).max(axis=1, keepdims=True)
-    reason = f"{FACTOR} x the error of a plain {types_text(types)} kernel (chunks of 64) on the same row"
+    reason = f"{FACTOR} x the error of a plain {types_text(types)} kernel (sums in order) on the same row"
     reason += f", {own.max():.2g} at most, and {slack(types.output):.2g}: four roundings of the output"
     return FACTOR * own + slack(types.output), reason
 
