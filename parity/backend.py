@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.index import Index
@@ -20,15 +21,13 @@ from qsa.reference.kv import PagedKV, Pool
 
 from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, rounded
 from .contract.domain import check_heads, check_ids, check_pools, check_rule, check_steps, check_values
-from .contract.ids import rows_of, to_blocks, to_cells
-from .contract.kernel import call
+from .contract.ids import to_blocks, to_cells
+from .contract.kernel import GUARD, Gives, call
 from .contract.number_types import stored
 from .contract.storage import Own
+from .isolation import RemoteKernel
 
 __all__ = ["GUARD", "Backend", "UnsupportedError", "call"]
-
-GUARD = np.float32(-(2.0**93))
-"""Fills an output and the rows around it before the call: an element that is not written, or written outside, shows."""
 
 STORAGE = ("cache", "append", "read")
 INDEX_STORAGE = ("index_cache", "index_append", "index_read")
@@ -40,30 +39,63 @@ KV = TypeVar("KV", PagedKV, OwnKV, list[PagedKV], list[OwnKV])
 class Backend:
     """The backend ``name`` (design section 5) in one arithmetic, called with NumPy arrays throughout.
 
-    ``arithmetic``: ``exact`` or ``float``; None is the first that the backend declares. ``declaration`` is what it
-    declares. Every operation raises :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared
-    such inputs, ValueError when its result is not an array of the right kind, ChangedInputError when it changed an
-    input, and whatever the backend itself raises. Raises ValueError on an unknown name or arithmetic, an arithmetic
-    that the backend does not declare, or a declaration that does not fit.
+    ``arithmetic``: ``exact`` or ``float``; None is the first that the backend declares. ``kernel``: where its functions
+    run, in this process unless given. ``declaration`` is what it declares. Every operation raises
+    :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared such inputs, ValueError when its
+    result is not an array of the right kind, ChangedInputError when it changed an input, and whatever the backend
+    itself raises. Raises ValueError on an unknown name or arithmetic, an arithmetic that the backend does not declare,
+    or a declaration that does not fit.
     """
 
-    def __init__(self, name: str, arithmetic: str | None = None) -> None:
+    def __init__(self, name: str, arithmetic: str | None = None, kernel: Kernel | RemoteKernel | None = None) -> None:
         if arithmetic is not None and arithmetic not in ARITHMETICS:
             raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
-        self.name, self.module = name, load(name)
-        try:
-            self.declaration = declared(self.module)
-        except ValueError as error:
-            raise ValueError(f"backend = {name!r}: {error}") from None
+        self.name = name
+        self.kernel = kernel or _in_process(name)
+        self.declaration = self.kernel.declaration
         known = self.declaration.arithmetics
         self.arithmetic = known[0] if arithmetic is None else arithmetic
         if self.arithmetic not in known:
             raise ValueError(f"arithmetic = {arithmetic!r}: backend {name!r} declares {', '.join(known)}")
-        self.kernel = Kernel(self.module, self.declaration)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the two are the same functions in the same arithmetic: what is made with one stands for the other."""
+        if type(self) is not type(other) or not isinstance(other, Backend) or self.arithmetic != other.arithmetic:
+            return False
+        return self.kernel is other.kernel or (self.name == other.name and self.name in BACKENDS)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.arithmetic))
+
+    def in_arithmetic(self, arithmetic: str) -> "Backend":
+        """The same functions in another arithmetic that the backend declares."""
+        return Backend(self.name, arithmetic, self.kernel)
+
+    @property
+    def module(self) -> Any:
+        """The backend's module or object, where it runs in this process."""
+        return self.kernel.module if isinstance(self.kernel, Kernel) else None
 
     def has(self, operation: str) -> bool:
         """Whether the backend defines ``operation``."""
         return self.kernel.has(operation)
+
+    def _run(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        keywords: dict[str, Any] | None = None,
+        gives: Gives = "array",
+        guarded: Any = None,
+    ) -> Any:
+        """The result of one call, as :meth:`Kernel.run` has it."""
+        self.require(name)
+        return self.kernel.run(name, arguments, keywords or {}, gives, guarded)
+
+    def require(self, name: str) -> None:
+        """Raises UnsupportedError where the backend has no function ``name``."""
+        if not self.has(name):
+            raise UnsupportedError(f"{name}: the backend has none")
 
     @property
     def own_storage(self) -> bool:
@@ -103,29 +135,20 @@ class Backend:
         """[rows, n_head, head_dim] in the type of the output; arguments as ``reference.attend`` has them."""
         arguments = self._attend_arguments("attend", q, kv, ids, steps, slots)
         keywords = self.attend_keywords(schedule, splits)
-        guarded = None
-        if self.kernel.takes("attend", "out") and self.kernel.on_host:
-            guarded = np.full((len(q) + 2, *q.shape[1:]), GUARD, np.float32)
-            keywords["out"] = guarded[1:-1]
-        result, _ = self.kernel.call("attend", arguments, keywords)
-        if guarded is not None:
-            if not (guarded[0] == GUARD).all() or not (guarded[-1] == GUARD).all():
-                raise ValueError("attend: wrote outside its output")
-            result = guarded[1:-1] if result is None or isinstance(result, (bool, np.bool_)) else result
-        return self.kernel.array("attend", result)
+        return self._run("attend", arguments, keywords, guarded=q.shape)
 
     def attend_gated(self, q: np.ndarray, gate: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Attention times sigmoid(gate), in one call; gate [rows, n_head, head_dim] float32, of the query's type."""
         check_values("attend_gated", self.declaration, gate=gate)
         given = self._attend_arguments("attend_gated", q, kv, ids, steps, None)
         arguments = {"q": given.pop("q"), "gate": self._typed("query", gate), **given}
-        return self.kernel.array("attend_gated", self.kernel.call("attend_gated", arguments)[0])
+        return self._run("attend_gated", arguments)
 
     def _attend_arguments(
         self, name: str, q: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray, slots: np.ndarray | None
     ) -> dict[str, Any]:
         """The arguments of attention as the backend takes them, found within what it declares."""
-        self.kernel.function(name)
+        self.require(name)
         kvs, declaration = kv if isinstance(kv, list) else [kv], self.declaration
         first = kvs[0].paged if isinstance(kvs[0], OwnKV) else kvs[0]
         check_pools(name, declaration, kvs, self.arithmetic)
@@ -163,14 +186,14 @@ class Backend:
         self, q_idx: np.ndarray, index: Index | OwnIndex, steps: np.ndarray, *, schedule: str | None = None
     ) -> np.ndarray:
         """[rows, max_blocks] in the type of the scores; entries behind a row's n_bid have no meaning."""
-        self.kernel.function("block_scores")
+        self.require("block_scores")
         check_steps("block_scores", self.declaration, steps)
         values = index.index if isinstance(index, OwnIndex) else index
         seen = values.pooled[: int(steps[:, 2].max(initial=0))]
         check_values("block_scores", self.declaration, q_idx=q_idx, pooled=seen, dead=values.dead)
         keywords = self._schedule("block_scores", schedule)
         arguments = {"q_idx": self._typed("index_query", q_idx), "index": index, "steps": steps}
-        return self.kernel.array("block_scores", self.kernel.call("block_scores", arguments, keywords)[0])
+        return self._run("block_scores", arguments, keywords)
 
     def select(
         self,
@@ -183,7 +206,7 @@ class Backend:
     ) -> np.ndarray:
         """A row's cells, then -1. In the exact arithmetic the array itself: int32 [rows, 2051]. Else int64 [rows, cap],
         every row's cells ascending and with multiplicity, whatever form and order the backend gives them in."""
-        self.kernel.function("select")
+        self.require("select")
         check_rule("select", self.declaration, rule)
         check_steps("select", self.declaration, steps)
         for row, (_, _, n_bid, _) in enumerate(steps.tolist()):
@@ -199,7 +222,7 @@ class Backend:
             raise UnsupportedError(f"select: rule {rule}: the function takes no rule, and declares several (rules)")
         keywords |= self._schedule("select", schedule)
         arguments = {"scores": self._typed("index_scores", scores), "steps": steps}
-        return self._ids("select", self.kernel.call("select", arguments, keywords)[0], steps, geometry)
+        return self._ids("select", self._run("select", arguments, keywords, gives="rows"), steps, geometry)
 
     def indexer(
         self, q_idx: np.ndarray, raw: np.ndarray, index: Index, steps: np.ndarray, rule: str = "blocks"
@@ -211,8 +234,7 @@ class Backend:
         check_values("indexer", self.declaration, q_idx=q_idx, raw=raw)
         arguments = {"q_idx": self._typed("index_query", q_idx), "raw": self._typed("raw_keys", raw)}
         arguments |= {"weight": index.weight, "rope": index.rope, "steps": steps}
-        result, _ = self.kernel.call("indexer", arguments, keywords)
-        return self._ids("indexer", result, steps, index.geometry)
+        return self._ids("indexer", self._run("indexer", arguments, keywords, gives="rows"), steps, index.geometry)
 
     def sparse_attention(
         self,
@@ -235,10 +257,10 @@ class Backend:
         arguments = {"q": given["q"], "q_idx": self._typed("index_query", q_idx)}
         arguments |= {"raw": self._typed("raw_keys", raw), "weight": index.weight, "rope": index.rope}
         arguments |= {"kv": kv, "steps": steps}
-        return self.kernel.array("sparse_attention", self.kernel.call("sparse_attention", arguments, keywords)[0])
+        return self._run("sparse_attention", arguments, keywords)
 
     def _rule(self, name: str, rule: str) -> dict[str, Any]:
-        self.kernel.function(name)
+        self.require(name)
         check_rule(name, self.declaration, rule)
         return {"rule": rule} if self.kernel.takes(name, "rule") else {}
 
@@ -252,14 +274,14 @@ class Backend:
 
     def _ids(self, name: str, result: Any, steps: np.ndarray, geometry: Geometry) -> np.ndarray:
         if self.arithmetic == "exact":
-            return self.kernel.array(name, result)
-        rows = rows_of(result)
-        rows = list(self.kernel.array(name, result)) if rows is None else [self.kernel.array(name, row) for row in rows]
-        return to_cells(rows, steps, self.declaration.ids, geometry)
+            if isinstance(result, list):
+                raise ValueError(f"{name}: gave a list: the exact arithmetic has one array of ids")
+            return result
+        return to_cells(list(result), steps, self.declaration.ids, geometry)
 
     def append_kv(self, k: np.ndarray, v: np.ndarray, kv: KV, steps: np.ndarray, slots: Any = None) -> KV:
         """The PagedKV (or list of them) after appending; the one given may have changed too."""
-        self.kernel.function("append_kv")
+        self.require("append_kv")
         kvs: list[Any] = kv if isinstance(kv, list) else [kv]
         check_pools("append_kv", self.declaration, kvs, self.arithmetic)
         check_heads("append_kv", self.declaration, kvs[0].pool.geometry.n_head, *k.shape[1:])
@@ -267,15 +289,15 @@ class Backend:
         arguments: dict[str, Any] = {"k": k, "v": v, "kv": kv, "steps": steps}
         if slots is not None:
             arguments["slots"] = slots
-        return self.kernel.host(self.kernel.call("append_kv", arguments)[1]["kv"])
+        return self._run("append_kv", arguments, gives="kv")
 
     def append_index(self, raw: np.ndarray, steps: np.ndarray, index: Index) -> Index:
         """The Index after appending; the one given may have changed too."""
-        self.kernel.function("append_index")
+        self.require("append_index")
         check_steps("append_index", self.declaration, steps)
         check_values("append_index", self.declaration, raw=raw)
         arguments = {"raw": self._typed("raw_keys", raw), "steps": steps, "index": index}
-        return self.kernel.host(self.kernel.call("append_index", arguments)[1]["index"])
+        return self._run("append_index", arguments, gives="index")
 
     def own_kv(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray, capacity: int, pieces: int = 1) -> OwnKV:
         """K and V [n, kv heads, dim] float32 of cells ``positions`` [n] int64 in the backend's own storage of
@@ -283,25 +305,29 @@ class Backend:
         shapes = self.declaration.shapes
         if shapes.context is not None and capacity > shapes.context:
             raise UnsupportedError(f"cache: {capacity} cells: declared are {shapes.context} at most (shapes.context)")
-        handle = call("cache", self.kernel.function("cache"), capacity)
+        own = self._run("cache", {"capacity": capacity}, gives="own")
         for part in np.array_split(np.arange(len(positions)), pieces):
             if len(part):
-                # The handle is the backend's own and is not compared.
-                self._store("append", handle, k=k[part], v=v[part], positions=positions[part])
+                given = {"k": k[part], "v": v[part], "positions": positions[part]}
+                own = self._after(own, self._run("append", {"cache": own, **given}, gives="own"))
         table = np.full(capacity, -1, np.int32)
         table[positions] = np.arange(len(positions))
         paged = PagedKV(Pool("f64", max(1, len(positions)), 1), table)
-        values = self.read_own(handle, positions)
+        values = self.read_own(own.handle, positions)
         paged.pool.k.codes[: len(positions), :, 0], paged.pool.v.codes[: len(positions), :, 0] = values
-        return OwnKV(handle, paged)
+        return OwnKV(own.handle, paged)
 
-    def _store(self, name: str, handle: Any, **arguments: Any) -> None:
-        self.kernel.call(name, {"handle": Own(handle), **arguments})
+    @staticmethod
+    def _after(before: Own, returned: Own) -> Own:
+        """The storage after an append: what it returned, where it returned something, else the one given."""
+        return before if returned.handle is None or returned.handle is True else returned
 
     def read_own(self, handle: Any, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(K, V) float64 [n, kv heads, dim] that the backend's own storage holds at ``positions``."""
-        result = call("read", self.kernel.function("read"), handle, self.kernel.device(positions))
-        k, v = (self.kernel.array("read", side).astype(np.float64) for side in result)
+        result = self._run("read", {"cache": Own(handle), "positions": positions}, gives="pair")
+        if len(result) != 2:
+            raise ValueError(f"read: gave {len(result)} parts: must be (K, V)")
+        k, v = (side.astype(np.float64) for side in result)
         shape = (len(positions), REAL.n_head_kv, REAL.head_dim)
         for name, side in (("K", k), ("V", v)):
             if side.shape != shape:
@@ -311,12 +337,20 @@ class Backend:
     def own_index_of(self, raw: np.ndarray, index: Index) -> OwnIndex:
         """Raw keys [n, idx_dim] of cells 0 to n - 1 in the backend's own index. ``index``, a filled one of the
         reference in float64, gives the tables; its pooled keys are replaced by those read back."""
-        make = self.kernel.function("index_cache")
-        tables = (self.kernel.device(table) for table in (index.weight, index.rope, index.rope0))
-        handle = call("index_cache", make, index.max_blocks, *tables)
-        self._store("index_append", handle, raw=self._typed("raw_keys", raw), positions=np.arange(len(raw)))
+        tables = {"weight": index.weight, "rope": index.rope, "rope0": index.rope0}
+        own = self._run("index_cache", {"max_blocks": index.max_blocks, **tables}, gives="own")
+        given = {"raw": self._typed("raw_keys", raw), "positions": np.arange(len(raw))}
+        own = self._after(own, self._run("index_append", {"index": own, **given}, gives="own"))
         blocks = np.arange(len(raw) // index.geometry.ratio)
         if len(blocks):
-            keys = call("index_read", self.kernel.function("index_read"), handle, self.kernel.device(blocks))
-            index.pooled[: len(blocks)] = self.kernel.array("index_read", keys)
-        return OwnIndex(handle, index)
+            index.pooled[: len(blocks)] = self._run("index_read", {"index": own, "blocks": blocks})
+        return OwnIndex(own.handle, index)
+
+
+def _in_process(name: str) -> Kernel:
+    """The functions of the backend ``name`` in this process. Raises ValueError when it cannot be loaded."""
+    module = load(name)
+    try:
+        return Kernel(module, declared(module))
+    except ValueError as error:
+        raise ValueError(f"backend = {name!r}: {error}") from None

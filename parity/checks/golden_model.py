@@ -32,15 +32,14 @@ CAPACITY = (16 << 10) + 1024 + 8
 def model(backend: Backend) -> Any:
     """The golden model (``qsa.model.TextModel``) over ``backend`` (:class:`~.backend.Backend`), in its
     arithmetic; the last two are kept. Raises UnsupportedError where the backend has no operation that a model calls."""
-    return _model(backend.name, backend.arithmetic)
+    return _model(backend)
 
 
 @lru_cache(maxsize=2)
-def _model(name: str, arithmetic: str) -> Any:
-    backend = Backend(name, arithmetic)
+def _model(backend: Backend) -> Any:
     own = {operations: name for name, operations in BACKENDS.items()}
-    if name in own:
-        return load_model(text.MODEL, own[name], arithmetic)
+    if backend.name in own:
+        return load_model(text.MODEL, own[backend.name], backend.arithmetic)
     config, tensors = text.tensors()
     if backend.own_storage:
         raise UnsupportedError("model: own storage: the golden model keeps K and V in our pools")
@@ -51,7 +50,7 @@ def _model(name: str, arithmetic: str) -> Any:
         raise UnsupportedError("model: the backend has none of block_scores, select, attend")
     operations = {name: getattr(cpu, name) for name in cpu.__all__}
     operations |= {name: _operation(backend, name) for name in borrowed}
-    kind = ExactModel if arithmetic == "exact" else FloatModel
+    kind = ExactModel if backend.arithmetic == "exact" else FloatModel
     return kind(config, tensors, backend=SimpleNamespace(**operations))
 
 
@@ -87,10 +86,10 @@ def _operation(backend: Backend, name: str) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=2)
-def _engine(name: str, arithmetic: str, slots: int) -> Engine:
+def _engine(backend: Backend, slots: int) -> Engine:
     """An Engine of the golden model whose slots hold any of the seven computations. It is kept, so that captured
     programs are replayed and a slot's next text follows another one."""
-    return Engine(_model(name, arithmetic), slots=slots, capacity=CAPACITY)
+    return Engine(_model(backend), slots=slots, capacity=CAPACITY)
 
 
 def check_windows(request: Request) -> None:
@@ -123,7 +122,7 @@ def texts(
     Raises what any window raised.
     """
     counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
-    running = _engine(backend.name, backend.arithmetic, len(wanted))
+    running = _engine(backend, len(wanted))
     drafting = Drafting(spec=spec, **options) if spec > 1 else None
     requests = [
         running.submit(given["ids"], count, given["options"], given["seed"], drafting=drafting)

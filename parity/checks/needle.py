@@ -35,9 +35,9 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
 
 
 @lru_cache(maxsize=1)
-def _read(name: str, arithmetic: str, context: int) -> tuple[Any, Slot]:
+def _read(backend: Backend, context: int) -> tuple[Any, Slot]:
     """(runner, slot that has read the haystack of ``context`` tokens)."""
-    model = golden_model.model(Backend(name, arithmetic))
+    model = golden_model.model(backend)
     ids = np.frombuffer(text.haystack(context, DEPTHS)[0], np.uint8).astype(np.int64)
     runner, slot = make_runner(model), Slot(model, context + 2 * CHUNK)
     for first in range(0, len(ids), CHUNK):
@@ -47,7 +47,7 @@ def _read(name: str, arithmetic: str, context: int) -> tuple[Any, Slot]:
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparison of one case."""
-    runner, read = _read(backend.name, backend.arithmetic, recipe["context"])
+    runner, read = _read(backend, recipe["context"])
     needle = text.haystack(recipe["context"], DEPTHS)[1][recipe["depth"]]
     slot = read.fork()
     rows, answer = np.frombuffer(needle.question.encode(), np.uint8).astype(np.int64), bytearray()

@@ -43,9 +43,9 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
 
 
 @lru_cache(maxsize=4)
-def _logits(name: str, arithmetic: str, held_out: str, positions: int, split: bool) -> np.ndarray:
+def _logits(backend: Backend, held_out: str, positions: int, split: bool) -> np.ndarray:
     """Logits float32 [positions, vocab] of the rows of a held-out text."""
-    model = golden_model.model(Backend(name, arithmetic))
+    model = golden_model.model(backend)
     ids = text.held_out(held_out)[: positions + 1]
     with override(split_attn=split):
         return np.concatenate([logits for _, logits in teacher_forced(model, ids, WINDOW_ROWS)])
@@ -54,13 +54,13 @@ def _logits(name: str, arithmetic: str, held_out: str, positions: int, split: bo
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     source = recipe["set"], recipe["positions"]
-    standing = _logits(backend.name, backend.arithmetic, *source, False)
+    standing = _logits(backend, *source, False)
     if recipe["against"] == "float":
-        if backend.name == "exact" or backend.arithmetic == "float":
+        if backend.arithmetic == "float" or "float" not in backend.declaration.arithmetics:
             raise UnsupportedError(f"nll: {backend.name}, {backend.arithmetic}: no float arithmetic to hold against it")
-        changed = _logits(backend.name, "float", *source, False)
+        changed = _logits(backend.in_arithmetic("float"), *source, False)
     else:
-        changed = _logits(backend.name, backend.arithmetic, *source, True)
+        changed = _logits(backend, *source, True)
     name = f"nll of {recipe['set']}: {recipe['against']}"
     next_ids = text.held_out(recipe["set"])[1 : recipe["positions"] + 1]
     found = [difference(name, standing, changed, next_ids)]

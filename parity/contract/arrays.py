@@ -25,6 +25,8 @@ _TORCH = {
 
 def is_array(value: Any) -> bool:
     """Whether :func:`to_numpy` takes ``value``."""
+    if isinstance(value, np.generic):
+        return False
     return isinstance(value, np.ndarray) or any(
         hasattr(value, name) for name in ("__dlpack__", "__array_interface__", "__cuda_array_interface__")
     )
@@ -102,16 +104,17 @@ def _writable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 
 
-def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
-    """``value`` with every array in it (of a list, a PagedKV, an Index) replaced by ``move(array)``."""
+def mapped(value: Any, move: Callable[[Any], Any], is_leaf: Callable[[Any], bool] = is_array) -> Any:
+    """``value`` with every array in it (of a list, a PagedKV, an Index) replaced by ``move(array)``; ``is_leaf`` says
+    what counts as an array."""
     if isinstance(value, list):
-        return [mapped(item, move) for item in value]
+        return [mapped(item, move, is_leaf) for item in value]
     if isinstance(value, Side):
         return Side(value.coding, move(value.codes), move(value.scale))
     if isinstance(value, (PagedKV, Pool, Index)):
         other = copy.copy(value)
         for name, part in vars(value).items():
-            if is_array(part) or isinstance(part, (Side, Pool)):
-                setattr(other, name, mapped(part, move))
+            if is_leaf(part) or isinstance(part, (Side, Pool)):
+                setattr(other, name, mapped(part, move, is_leaf))
         return other
-    return move(value) if is_array(value) else value
+    return move(value) if is_leaf(value) else value

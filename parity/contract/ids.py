@@ -5,8 +5,6 @@ the tail. Negative entries are padding wherever they stand. Of the others a row'
 first min(512, n_bid)), as a reader that knows the row's count reads them.
 """
 
-from typing import Any
-
 import numpy as np
 
 from qsa.reference.geometry import REAL, Geometry
@@ -64,8 +62,3 @@ def to_blocks(ids: np.ndarray, steps: np.ndarray, geometry: Geometry = REAL) -> 
             )
         blocks[row, : len(first)] = first // ratio
     return blocks
-
-
-def rows_of(result: Any) -> list[Any] | None:
-    """The rows of a result that is a list or tuple of rows; None where it is one array."""
-    return list(result) if isinstance(result, (list, tuple)) else None

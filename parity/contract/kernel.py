@@ -13,7 +13,7 @@ it defines ``synchronize()``, that is called after every call.
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,15 @@ from .arrays import from_numpy, is_array, mapped, to_numpy
 from .declaration import Declaration
 from .number_types import NUMBER_TYPES
 from .storage import Own
+
+GUARD = np.float32(-(2.0**93))
+"""Fills an output and the rows around it before the call: an element that is not written, or written outside, shows."""
+
+GUARD_HALF = 3072.0
+"""The same for narrow types, negative."""
+
+Gives = Literal["array", "rows", "pair", "own", "kv", "index"]
+"""What a function gives back: see :meth:`Kernel.run`."""
 
 NARROW = [kind.dtype for name, kind in NUMBER_TYPES.items() if name not in ("float32", "fp16")]
 
@@ -110,13 +119,39 @@ class Kernel:
 
     def array(self, name: str, result: Any) -> np.ndarray:
         """A result as an array of NumPy. Raises ValueError, naming the function, for what is no array."""
-        result = self.host(result)
-        if not is_array(result):
-            raise ValueError(f"{name}: gave {type(result).__name__}: must be an array")
+        host = self.host(result)
+        if not is_array(host):
+            raise ValueError(f"{name}: gave {type(host).__name__}: must be an array")
         # A copy: a backend that gives the same buffer again would be compared with itself.
-        found = np.array(to_numpy(result))
+        found = np.array(to_numpy(host))
         # bf16 and fp8 are no floats to NumPy; float32 has all their values.
         return found.astype(np.float32) if found.dtype in NARROW else found
+
+    def run(self, name: str, arguments: dict[str, Any], keywords: dict[str, Any], gives: Gives, guarded: Any) -> Any:
+        """One call, and its result as values of the host.
+
+        gives    ``array``: an array; ``rows``: a list of arrays, or one; ``pair``: two arrays; ``own``: an
+                 :class:`Own`; ``kv`` or ``index``: the argument of that name as it is after the call
+        guarded  None, or the shape of an output that the function may write to: it gets ``out``, between two guards
+        """
+        out = None
+        if guarded is not None and self.on_host and self.takes(name, "out"):
+            out = np.full((guarded[0] + 2, *guarded[1:]), GUARD, np.float32)
+            keywords = {**keywords, "out": out[1:-1]}
+        result, moved = self.call(name, arguments, keywords)
+        if gives == "own":
+            return Own(result)
+        if gives in ("kv", "index"):
+            return self.host(moved[gives])
+        if out is not None:
+            if not (out[0] == GUARD).all() or not (out[-1] == GUARD).all():
+                raise ValueError(f"{name}: wrote outside its output")
+            result = out[1:-1] if result is None or isinstance(result, (bool, np.bool_)) else result
+        parts = list(result) if gives == "pair" or (gives == "rows" and isinstance(result, (list, tuple))) else [result]
+        found = [self.array(name, part) for part in parts]
+        for part in parts:
+            poison(part, arguments)
+        return found if gives == "pair" or (gives == "rows" and isinstance(result, (list, tuple))) else found[0]
 
     def call(
         self, name: str, arguments: dict[str, Any], keywords: dict[str, Any] | None = None
@@ -155,6 +190,30 @@ class Kernel:
         if self._elsewhere and (not self._moves or hasattr(self.module, "to_host")):
             small = {key: value for key, value in arguments.items() if not _own(value) and nbytes(value) <= WHOLE}
             given.check({key: self.host(moved[key]) for key in small if moved[key] is not small[key]})
+
+
+def poison(result: Any, arguments: dict[str, Any]) -> None:
+    """Fills a result that the backend may keep, after it was copied: what is handed out again without being written
+    shows. Nothing is written to memory of the arguments, nor to an array that is read only or of integers."""
+    if isinstance(result, np.ndarray):
+        mine = result.flags.writeable and result.dtype.kind == "f"
+        if mine and not any(np.shares_memory(result, each) for each in _arrays(arguments)):
+            result[...] = GUARD if result.dtype.itemsize > 2 else np.float16(-GUARD_HALF)
+    elif type(result).__module__.startswith(("torch", "cupy")) and "float" in str(getattr(result, "dtype", "")):
+        fill = getattr(result, "fill_", None) or result.fill
+        fill(-GUARD_HALF)
+
+
+def _arrays(value: Any) -> list[np.ndarray]:
+    found: list[np.ndarray] = []
+
+    def keep(array: np.ndarray) -> np.ndarray:
+        if isinstance(array, np.ndarray):
+            found.append(array)
+        return array
+
+    mapped(list(value.values()), keep)
+    return found
 
 
 def _own(value: Any) -> bool:

@@ -202,7 +202,7 @@ FEW = [one for one in repeats.cases("exact", reduced=True) if one.operation == "
 
 
 def backend_of(monkeypatch, select):
-    module = SimpleNamespace(__name__="their_kernel", select=select)
+    module = SimpleNamespace(__name__="their_kernel", select=select, declaration=cpu.declaration)
     monkeypatch.setitem(sys.modules, "their_kernel", module)
     return Backend("their_kernel")
 

@@ -44,6 +44,7 @@ def foreign(monkeypatch):
 
     def make(arithmetic="float", **functions):
         module = types.ModuleType("foreign")
+        module.declaration = cpu.declaration
         for name in ("append_kv", "append_index", "block_scores", "select", "attend"):
             setattr(module, name, functions.get(name, getattr(cpu, name)))
         monkeypatch.setitem(sys.modules, "foreign", module)

@@ -15,6 +15,7 @@ from qsa.kernels.switches import switches
 from qsa.parity import suite
 from qsa.parity.backend import Backend
 from qsa.parity.checks import verify_batch, verify_window
+from qsa.parity.contract import Kernel
 from qsa.reference import exact
 from qsa.reference.exact.select import selection_key
 from qsa.reference.geometry import step_records
@@ -27,7 +28,7 @@ def run(text, **functions):
     """The result of a case on the exact reference with some operations replaced."""
     backend = Backend("exact")
     operations = {name: functions.get(name, getattr(exact, name)) for name in ("block_scores", "select", "attend")}
-    backend.module = SimpleNamespace(__name__="wrong", **operations)
+    backend.kernel = Kernel(SimpleNamespace(__name__="wrong", **operations), backend.declaration)
     return suite.run_case(suite.parse(text), backend)
 
 
@@ -250,7 +251,7 @@ def test_a_draft_that_reads_the_selection_s_width_alone():
 
 def test_a_backend_with_one_operation_is_held_to_that_alone():
     backend = Backend("exact")
-    backend.module = SimpleNamespace(__name__="own", select=exact.select)
+    backend.kernel = Kernel(SimpleNamespace(__name__="own", select=exact.select), backend.declaration)
     result = suite.run_case(suite.parse(window(context=1024)), backend)
     assert result.status == "passed" and {one.name.split(":")[0] for one in result.comparisons} == {"ids"}
     text = case_text("draft", context=1024, seed=7)

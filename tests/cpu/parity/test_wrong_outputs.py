@@ -10,6 +10,7 @@ from qsa.parity import suite, wrong_outputs
 from qsa.parity.checks import attend_inputs as data
 from qsa.parity.checks import pages, split
 from qsa.parity.compare.comparison import Comparison, equal, error, most, verdict
+from qsa.parity.compare.twin import slack
 from support.mutants import ATTEND, KEYS, backend, run
 
 __all__ = ["backend"]  # a fixture is used by its name
@@ -56,8 +57,8 @@ def test_bounds_of_pages_are_finite_in_every_row_and_those_of_an_unused_row_are_
     w = data.attend_inputs({**recipe, "rows": 2})
     w = pages._with_unused_row(w)
     bound, _ = data.float_bound(w, data.truth(w))
-    assert bound.shape == (3, 1) and bound[1] == data.SLACK
-    assert (bound < 1e-5).all() and (bound >= data.SLACK).all()
+    assert bound.shape == (3, 1) and bound[1] == slack("float32")
+    assert (bound < 1e-5).all() and (bound >= slack("float32")).all()
 
 
 @pytest.mark.parametrize("key", ["split", "step", "multi", "mixed"])

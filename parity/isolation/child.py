@@ -1,0 +1,132 @@
+"""The child: loads the backend by its name and carries out calls until the judge's socket closes.
+
+usage: python -m qsa.parity.isolation.child DESCRIPTOR NAME
+"""
+
+import contextlib
+import os
+import pickle
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qsa.kernels.ops import BACKENDS
+from qsa.kernels.switches import override
+
+from ..compare.input_changes import ChangedInputError
+from ..contract import Kernel, UnsupportedError, declared, load
+from ..contract.arrays import mapped
+from ..contract.operations import FUNCTIONS
+from ..contract.storage import Own
+from . import barrier
+from .messages import Handle, Header, SharedMemory, answer, receive, take
+
+
+class Child:
+    """One backend and its storage, behind a socket."""
+
+    def __init__(self, channel: socket.socket, name: str) -> None:
+        self.channel = channel
+        if name not in BACKENDS:
+            barrier.install()
+        module = load(name)
+        self.kernel = Kernel(module, declared(module))
+        self.own: dict[int, Any] = {}
+        # What Kernel reads from the class is asked for once: a backend may answer otherwise later.
+        self.offered = {
+            each: [option for option in (*FUNCTIONS[each].options, "slots") if self.kernel.takes(each, option)]
+            for each in FUNCTIONS
+            if self.kernel.has(each)
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What the judge has to know: the declaration, the functions with the options that they take."""
+        import msgspec
+
+        return {
+            "declaration": msgspec.to_builtins(self.kernel.declaration),
+            "functions": self.offered,
+            "stages": callable(getattr(self.kernel.module, "attend_stages", None)),
+        }
+
+    def carry_out(self, head: bytes, memory: SharedMemory) -> None:
+        """One call, and its answer."""
+        name, arguments, keywords, gives, guarded, switches = take(head, memory, self._handle)
+        try:
+            with override(**switches):
+                result = self.kernel.run(name, arguments, keywords, gives, guarded)
+            self._give(result, arguments, gives)
+        except ChangedInputError as error:
+            answer(self.channel, Header("changed", str(error)), [])
+        except UnsupportedError as error:
+            answer(self.channel, Header("unsupported", str(error)), [])
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"at {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
+            answer(self.channel, Header("error", f"{error}\n{place}", error=type(error).__name__), [])
+
+    def _handle(self, handle: Handle) -> Own:
+        return Own(self.own[handle.number])
+
+    def _give(self, result: Any, arguments: dict[str, Any], gives: str) -> None:
+        if gives == "own":
+            if result.handle is None or isinstance(result.handle, bool):
+                answer(self.channel, Header("result"), [])
+                return
+            number = len(self.own)
+            self.own[number] = result.handle
+            answer(self.channel, Header("result", handle=number), [])
+        elif gives in ("kv", "index"):
+            _write_back(result, arguments[gives])
+            answer(self.channel, Header("result"), [])
+        else:
+            many = isinstance(result, list)
+            answer(self.channel, Header("result", many=many), result if many else [result])
+
+
+def _write_back(result: Any, argument: Any) -> None:
+    """Copies the arrays of a result into those of the argument, which lie in the judge's memory."""
+    if result is argument:
+        return
+    found: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    mapped(result, lambda array: found.append(array) or array)
+    mapped(argument, lambda array: targets.append(array) or array)
+    if [each.shape for each in found] != [each.shape for each in targets]:
+        raise ValueError("the buffers that were given have other shapes after the call")
+    for target, array in zip(targets, found, strict=True):
+        target[...] = array
+
+
+def main(descriptor: int, name: str) -> None:
+    """Serves until the socket closes."""
+    with contextlib.suppress(OSError):
+        # When memory runs out, this process goes first, and not the judge.
+        Path("/proc/self/oom_score_adj").write_text("900")
+    channel = socket.socket(fileno=descriptor)
+    try:
+        child = Child(channel, name)
+    except Exception as error:
+        answer(channel, Header("error", str(error), error=type(error).__name__), [])
+        return
+    import msgspec
+
+    answer(channel, Header("result", msgspec.json.encode(child.describe()).decode()), [])
+    while True:
+        try:
+            head = receive(channel)
+        except EOFError:
+            return
+        _, descriptors, _, _ = socket.recv_fds(channel, 1, 1)
+        memory = SharedMemory(os.fstat(descriptors[0]).st_size, descriptors[0])
+        child.carry_out(bytes(head), memory)
+        memory.close()
+
+
+if __name__ == "__main__":
+    assert pickle
+    main(int(sys.argv[1]), sys.argv[2])
