@@ -15,6 +15,8 @@ from .. import report, suite
 from ..backend import Backend
 from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
+from ..isolation import RemoteKernel
+from ..isolation.remote import SECONDS
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
 
@@ -64,6 +66,14 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument(
         "--full", action="store_true", help="also the cases that take half an hour and more on two cores"
     )
+    parser.add_argument(
+        "--timeout", type=float, default=SECONDS, metavar="S", help=f"seconds that one call may take ({SECONDS:.0f})"
+    )
+    parser.add_argument(
+        "--in-process",
+        action="store_true",
+        help="call the backend in the judge's own process, for a debugger: a crash then ends the run",
+    )
     parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     parser.set_defaults(run=run)
     return parser
@@ -88,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    backend = _backend(default_backend(found) if arguments.backend is None else arguments.backend, arguments.arithmetic)
+    backend = _backend(arguments, default_backend(found) if arguments.backend is None else arguments.backend)
     cases = _chosen(arguments, backend)
     if arguments.list:
         for case in cases:
@@ -98,12 +108,16 @@ def run(arguments: argparse.Namespace) -> int:
         return _parity(arguments, backend, found, cases, write)
 
 
-def _backend(name: str, arithmetic: str | None) -> Backend:
-    """The backend in the arithmetic asked for; else in that of QSA_ARITHMETIC where the backend declares it, else in
-    the first that it declares."""
-    backend = Backend(name, arithmetic)
-    if arithmetic is None and switches().arithmetic in backend.declaration.arithmetics:
-        return Backend(name, switches().arithmetic)
+def _backend(arguments: argparse.Namespace, name: str) -> Backend:
+    """The backend, in a process of its own unless asked otherwise, in the arithmetic asked for; else in that of
+    QSA_ARITHMETIC where the backend declares it, else in the first that it declares."""
+    if not arguments.timeout > 0:
+        raise ValueError(f"--timeout = {arguments.timeout:g}: must be a number of seconds above 0")
+    # The switch table times our own kernels in this process, on its device.
+    here = arguments.in_process or arguments.bench
+    backend = Backend(name, arguments.arithmetic, None if here else RemoteKernel(name, arguments.timeout))
+    if arguments.arithmetic is None and switches().arithmetic in backend.declaration.arithmetics:
+        return backend.in_arithmetic(switches().arithmetic)
     return backend
 
 

@@ -54,7 +54,7 @@ def call(operation: str, function: Callable[..., Any], /, *arguments: Any, **key
     try:
         result = function(*arguments, **keywords)
     except NotImplementedError as error:
-        raise UnsupportedError(f"{operation}: {error or f'{type(error).__name__} without a reason'}") from error
+        raise UnsupportedError(f"{operation}: {str(error) or f'{type(error).__name__} without a reason'}") from error
     finally:
         # What a backend wants of its own arithmetic must not change that of the judge.
         np.seterr(**policy)
@@ -99,7 +99,7 @@ class Kernel:
         """``value`` as the backend takes it."""
         if isinstance(value, Own):
             return value.handle
-        if isinstance(value, list):
+        if isinstance(value, list) and (self._elsewhere or _own(value)):
             return [self.device(item) for item in value]
         if self._moves:
             return self.module.to_device(value) if isinstance(value, (np.ndarray, PagedKV, Index)) else value

@@ -58,7 +58,8 @@ def test_bounds_of_pages_are_finite_in_every_row_and_those_of_an_unused_row_are_
     w = pages._with_unused_row(w)
     bound, _ = data.float_bound(w, data.truth(w))
     assert bound.shape == (3, 1) and bound[1] == slack("float32")
-    assert (bound < 1e-5).all() and (bound >= slack("float32")).all()
+    # A plain kernel that adds 300 cells one after the other is off by some 3e-6.
+    assert (bound < 2e-5).all() and (bound >= slack("float32")).all()
 
 
 @pytest.mark.parametrize("key", ["split", "step", "multi", "mixed"])
@@ -73,14 +74,15 @@ def test_a_backend_that_is_wrong_in_every_schedule_alike(key, backend):
 @pytest.mark.parametrize("op", ["window", "draft"])
 def test_a_float_backend_that_is_wrong_in_every_schedule_alike(op, backend):
     def off(q, kv, ids, steps, slots=None, *, schedule="batch", splits=1, arithmetic="float"):
-        return cpu.attend(q, kv, ids, steps, slots, arithmetic="float") * np.float32(1 + 1e-5)
+        return cpu.attend(q, kv, ids, steps, slots, arithmetic="float") * np.float32(1 + 1e-4)
 
     window = {"slots": 2, "rows": 2, "rule": "blocks"} if op == "window" else {}
     text = suite.Case.of("verify-batch", {"op": op, "pass": "standing", **window, "context": 1024, "seed": 7}).text
     mutant = backend(attend=off)
     mutant.arithmetic = "float"
     bad = [one.name for one in run(text, mutant).comparisons if not one.passed]
-    assert bad == [f"{'attention' if op == 'window' else op}: standing path against float64"]
+    names = {"window": ["attention", "attention: one call per row"], "draft": ["draft: standing path against float64"]}
+    assert bad[: len(names[op])] == names[op] and not any(name.startswith(("ids", "scores")) for name in bad)
 
 
 @pytest.mark.parametrize("bound", [math.inf, math.nan, -math.inf, -1e-9])
