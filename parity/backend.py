@@ -9,7 +9,7 @@ Queries and raw keys are handed over in the number types that the backend declar
 type already: :meth:`Backend.query` and its like round them. Results come back in NumPy.
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -32,8 +32,6 @@ __all__ = ["GUARD", "Backend", "UnsupportedError", "call"]
 STORAGE = ("cache", "append", "read")
 INDEX_STORAGE = ("index_cache", "index_append", "index_read")
 """Functions that a backend with own storage, or an own index, has all of."""
-
-KV = TypeVar("KV", PagedKV, OwnKV, list[PagedKV], list[OwnKV])
 
 
 class Backend:
@@ -279,7 +277,7 @@ class Backend:
             return result
         return to_cells(list(result), steps, self.declaration.ids, geometry)
 
-    def append_kv(self, k: np.ndarray, v: np.ndarray, kv: KV, steps: np.ndarray, slots: Any = None) -> KV:
+    def append_kv(self, k: np.ndarray, v: np.ndarray, kv: Any, steps: np.ndarray, slots: Any = None) -> Any:
         """The PagedKV (or list of them) after appending; the one given may have changed too."""
         self.require("append_kv")
         kvs: list[Any] = kv if isinstance(kv, list) else [kv]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV
 
 from . import suite
 from .backend import Backend
@@ -50,7 +49,7 @@ class WrongBackend(Backend):
         """As :meth:`Backend.attend`, changed."""
         return self._altered(super().attend(*arguments, **keywords), axis=1)
 
-    def block_scores(self, q_idx: np.ndarray, index: Index, steps: np.ndarray, **keywords: Any) -> np.ndarray:
+    def block_scores(self, q_idx: np.ndarray, index: Any, steps: np.ndarray, **keywords: Any) -> np.ndarray:
         """As :meth:`Backend.block_scores`, changed as far as a row's scores have a meaning."""
         scores = super().block_scores(q_idx, index, steps, **keywords)
         for row, (position, _, n_bid, _) in enumerate(steps.tolist()):
@@ -65,7 +64,7 @@ class WrongBackend(Backend):
             ids[row, :width] = self._altered(ids[row, :width], axis=0)
         return ids
 
-    def append_kv(self, *arguments: Any, **keywords: Any) -> PagedKV | list[PagedKV]:
+    def append_kv(self, *arguments: Any, **keywords: Any) -> Any:
         """As :meth:`Backend.append_kv`, all that its pools hold changed; codes that have scales are not scaled."""
         result = super().append_kv(*arguments, **keywords)
         for kv in result if isinstance(result, list) else [result]:

@@ -20,7 +20,7 @@ from qsa.reference.kv import PagedKV, Pool, encode
 
 from ..backend import Backend
 from ..compare.twin import attention_bound, paged
-from ..contract import OwnKV, Types
+from ..contract import Types
 
 FORMATS = (*EXACT_FORMATS, "fp16")
 """Formats of our pools that the float arithmetic takes; the exact one takes all but the last."""
@@ -50,14 +50,14 @@ class AttendInputs(NamedTuple):
     """The arguments of ``attend``, and the values that K and V were quantised from.
 
     q      float32 [rows, n_head, head_dim]
-    kv     the stored cells: in a pool of ours, or in the backend's own storage
+    kv     the stored cells: a PagedKV, or an OwnKV in the backend's own storage
     ids    int32 [rows, 2051], steps: int32 [rows, 4]
     cells  int64 [n], ascending: the cells that some row selects
     k, v   float32 [n, n_head_kv, head_dim]: their values before quantisation
     """
 
     q: np.ndarray
-    kv: PagedKV | OwnKV
+    kv: Any
     ids: np.ndarray
     steps: np.ndarray
     cells: np.ndarray
@@ -71,7 +71,7 @@ class AttendArguments(Protocol):
     @property
     def q(self) -> np.ndarray: ...
     @property
-    def kv(self) -> PagedKV | OwnKV: ...
+    def kv(self) -> Any: ...
     @property
     def ids(self) -> np.ndarray: ...
     @property

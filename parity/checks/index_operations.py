@@ -45,7 +45,7 @@ def append_index(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         if not blocks:
             raise UnsupportedError("append_index: no complete block: an own index shows no other keys")
         stored = backend.own_index_of(raw, expected)
-        storage = backend.declaration.index_error
+        storage = backend.declaration.index_error or 0.0
         reason += f", and the declared index_error {storage:.3g}"
         return [error("index_append: pooled", right, stored.index.pooled[:blocks], bound + storage, reason, axes)]
     got = backend.append_index(raw, steps, given)

@@ -142,8 +142,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     if backend.arithmetic == "exact":
         standard = exact_attend(w.q, plain, w.ids, w.steps)
-        found = equal("attend: pages", standard, got, reason="pages are no part of the arithmetic")
-        return [found if found.passed else found.noted(*explain(backend, w, standard, got))]
+        same = equal("attend: pages", standard, got, reason="pages are no part of the arithmetic")
+        return [same if same.passed else same.noted(*explain(backend, w, standard, got))]
     expected = data.truth(w)
     found = [error("attend: kernel", expected, got, *data.float_bound(w, expected, backend.declaration.types))]
     if "pages" in backend.declaration.invariance:

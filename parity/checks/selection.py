@@ -7,7 +7,7 @@ throughout, where a difference at the cut is allowed if the two scores are withi
 difference is put in a class (``margins.py``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -188,6 +188,10 @@ class _Float64:
 
 class _Filled:
     """A backend whose missing operations are those of the exact arithmetic."""
+
+    append_index: Callable[..., Any]
+    block_scores: Callable[..., Any]
+    select: Callable[..., Any]
 
     def __init__(self, backend: Backend) -> None:
         self.missing = [name for name in INDEXER if not backend.has(name)]

@@ -104,6 +104,18 @@ def _writable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 
 
+def arrays_of(value: Any) -> list[Any]:
+    """Every array in ``value`` (of a list, a PagedKV, an Index), in order."""
+    found: list[Any] = []
+
+    def keep(array: Any) -> Any:
+        found.append(array)
+        return array
+
+    mapped(value, keep)
+    return found
+
+
 def mapped(value: Any, move: Callable[[Any], Any], is_leaf: Callable[[Any], bool] = is_array) -> Any:
     """``value`` with every array in it (of a list, a PagedKV, an Index) replaced by ``move(array)``; ``is_leaf`` says
     what counts as an array."""

@@ -12,7 +12,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from qsa.reference.formats import FORMATS
-from qsa.reference.geometry import REAL, RULES
+from qsa.reference.geometry import REAL
 from qsa.reference.validation import InvalidError, convert
 
 from .number_types import NUMBER_TYPES, TypeName, unit
@@ -22,11 +22,7 @@ Positive = Annotated[int, Meta(ge=1, description="an integer, 1 or more")]
 IdForm = Literal["cells", "blocks"]
 
 
-class _Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Part of a declaration: an unknown field is an error."""
-
-
-class Types(_Declared):
+class Types(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Number types at the stages where a kernel rounds.
 
     ============  ====================================================================================================
@@ -53,7 +49,7 @@ class Types(_Declared):
     index_scores: TypeName = "float32"
 
 
-class Shapes(_Declared):
+class Shapes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What sizes a backend takes; None is any.
 
     ============  ====================================================================================================
@@ -74,7 +70,7 @@ class Shapes(_Declared):
     slots: Positive | None = None
 
 
-class Domain(_Declared):
+class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which unusual inputs a backend has an answer for; None is what its arithmetic says.
 
     ============  ====================================================================================================
@@ -93,7 +89,7 @@ class Domain(_Declared):
     absent_pages: bool | None = None
 
 
-class Declaration(_Declared):
+class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a backend says about itself.
 
     ==================  ==============================================================================================
@@ -122,7 +118,7 @@ class Declaration(_Declared):
     storage_error: Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")] | None = None
     index_error: Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")] | None = None
     formats: list[str] | None = None
-    rules: list[Literal["blocks", "cells"]] = msgspec.field(default_factory=lambda: list(RULES))
+    rules: list[Literal["blocks", "cells"]] = msgspec.field(default_factory=lambda: ["blocks", "cells"])
     ids: IdForm = "cells"
     attend_ids: IdForm = "cells"
     ties: Literal["lowest", "any"] | None = None

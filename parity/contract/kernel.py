@@ -22,7 +22,7 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from ..compare.input_changes import WHOLE, Given, nbytes
-from .arrays import from_numpy, is_array, mapped, to_numpy
+from .arrays import arrays_of, from_numpy, is_array, mapped, to_numpy
 from .declaration import Declaration
 from .number_types import NUMBER_TYPES
 from .storage import Own
@@ -182,7 +182,7 @@ class Kernel:
         return result, moved
 
     def _stream(self) -> contextlib.AbstractContextManager[Any]:
-        stream = getattr(self.module, "stream", None)
+        stream: Any = getattr(self.module, "stream", None)
         return stream if hasattr(stream, "__enter__") else contextlib.nullcontext()
 
     def _check_moved(self, given: Given, arguments: dict[str, Any], moved: dict[str, Any]) -> None:
@@ -196,24 +196,13 @@ def poison(result: Any, arguments: dict[str, Any]) -> None:
     """Fills a result that the backend may keep, after it was copied: what is handed out again without being written
     shows. Nothing is written to memory of the arguments, nor to an array that is read only or of integers."""
     if isinstance(result, np.ndarray):
+        given = [each for each in arrays_of(list(arguments.values())) if isinstance(each, np.ndarray)]
         mine = result.flags.writeable and result.dtype.kind == "f"
-        if mine and not any(np.shares_memory(result, each) for each in _arrays(arguments)):
+        if mine and not any(np.shares_memory(result, each) for each in given):
             result[...] = GUARD if result.dtype.itemsize > 2 else np.float16(-GUARD_HALF)
     elif type(result).__module__.startswith(("torch", "cupy")) and "float" in str(getattr(result, "dtype", "")):
         fill = getattr(result, "fill_", None) or result.fill
         fill(-GUARD_HALF)
-
-
-def _arrays(value: Any) -> list[np.ndarray]:
-    found: list[np.ndarray] = []
-
-    def keep(array: np.ndarray) -> np.ndarray:
-        if isinstance(array, np.ndarray):
-            found.append(array)
-        return array
-
-    mapped(list(value.values()), keep)
-    return found
 
 
 def _own(value: Any) -> bool:

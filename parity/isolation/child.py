@@ -12,14 +12,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import override
 
 from ..compare.input_changes import ChangedInputError
 from ..contract import Kernel, UnsupportedError, declared, load
-from ..contract.arrays import mapped
+from ..contract.arrays import arrays_of
 from ..contract.operations import FUNCTIONS
 from ..contract.storage import Own
 from . import barrier
@@ -92,10 +90,7 @@ def _write_back(result: Any, argument: Any) -> None:
     """Copies the arrays of a result into those of the argument, which lie in the judge's memory."""
     if result is argument:
         return
-    found: list[np.ndarray] = []
-    targets: list[np.ndarray] = []
-    mapped(result, lambda array: found.append(array) or array)
-    mapped(argument, lambda array: targets.append(array) or array)
+    found, targets = arrays_of(result), arrays_of(argument)
     if [each.shape for each in found] != [each.shape for each in targets]:
         raise ValueError("the buffers that were given have other shapes after the call")
     for target, array in zip(targets, found, strict=True):

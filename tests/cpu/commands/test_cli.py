@@ -22,6 +22,9 @@ import numpy as np
 from qsa.reference import exact
 
 
+declaration = {"arithmetic": "exact"}
+
+
 def select(scores, steps, ids=None, *, rule="blocks"):
     return exact.select(scores, steps, ids, rule=rule)
 
