@@ -17,14 +17,13 @@ from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV, Pool
+from qsa.reference.kv import PagedKV
 
-from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, rounded
+from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, own_storage, rounded
 from .contract.domain import check_heads, check_ids, check_pools, check_rule, check_steps, check_values
 from .contract.ids import to_blocks, to_cells
 from .contract.kernel import GUARD, Gives, call
 from .contract.number_types import stored
-from .contract.storage import Own
 from .isolation import RemoteKernel
 
 __all__ = ["GUARD", "Backend", "UnsupportedError", "call"]
@@ -298,51 +297,16 @@ class Backend:
         return self._run("append_index", arguments, gives="index")
 
     def own_kv(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray, capacity: int, pieces: int = 1) -> OwnKV:
-        """K and V [n, kv heads, dim] float32 of cells ``positions`` [n] int64 in the backend's own storage of
-        ``capacity`` cells, appended in ``pieces`` calls, with the values that it reads back."""
-        shapes = self.declaration.shapes
-        if shapes.context is not None and capacity > shapes.context:
-            raise UnsupportedError(f"cache: {capacity} cells: declared are {shapes.context} at most (shapes.context)")
-        own = self._run("cache", {"capacity": capacity}, gives="own")
-        for part in np.array_split(np.arange(len(positions)), pieces):
-            if len(part):
-                given = {"k": k[part], "v": v[part], "positions": positions[part]}
-                own = self._after(own, self._run("append", {"cache": own, **given}, gives="own"))
-        table = np.full(capacity, -1, np.int32)
-        table[positions] = np.arange(len(positions))
-        paged = PagedKV(Pool("f64", max(1, len(positions)), 1), table)
-        values = self.read_own(own.handle, positions)
-        paged.pool.k.codes[: len(positions), :, 0], paged.pool.v.codes[: len(positions), :, 0] = values
-        return OwnKV(own.handle, paged)
-
-    @staticmethod
-    def _after(before: Own, returned: Own) -> Own:
-        """The storage after an append: what it returned, where it returned something, else the one given."""
-        return before if returned.handle is None or returned.handle is True else returned
+        """:func:`~.contract.own_storage.store` of this backend."""
+        return own_storage.store(self.kernel, k, v, positions, capacity, pieces)
 
     def read_own(self, handle: Any, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(K, V) float64 [n, kv heads, dim] that the backend's own storage holds at ``positions``."""
-        result = self._run("read", {"cache": Own(handle), "positions": positions}, gives="pair")
-        if len(result) != 2:
-            raise ValueError(f"read: gave {len(result)} parts: must be (K, V)")
-        k, v = (side.astype(np.float64) for side in result)
-        shape = (len(positions), REAL.n_head_kv, REAL.head_dim)
-        for name, side in (("K", k), ("V", v)):
-            if side.shape != shape:
-                raise ValueError(f"read: gave {name} of shape {list(side.shape)}: must be {list(shape)}")
-        return k, v
+        """:func:`~.contract.own_storage.read` of this backend."""
+        return own_storage.read(self.kernel, handle, positions)
 
     def own_index_of(self, raw: np.ndarray, index: Index) -> OwnIndex:
-        """Raw keys [n, idx_dim] of cells 0 to n - 1 in the backend's own index. ``index``, a filled one of the
-        reference in float64, gives the tables; its pooled keys are replaced by those read back."""
-        tables = {"weight": index.weight, "rope": index.rope, "rope0": index.rope0}
-        own = self._run("index_cache", {"max_blocks": index.max_blocks, **tables}, gives="own")
-        given = {"raw": self._typed("raw_keys", raw), "positions": np.arange(len(raw))}
-        own = self._after(own, self._run("index_append", {"index": own, **given}, gives="own"))
-        blocks = np.arange(len(raw) // index.geometry.ratio)
-        if len(blocks):
-            index.pooled[: len(blocks)] = self._run("index_read", {"index": own, "blocks": blocks})
-        return OwnIndex(own.handle, index)
+        """:func:`~.contract.own_storage.store_index` of this backend; ``raw`` has values of its type."""
+        return own_storage.store_index(self.kernel, self._typed("raw_keys", raw), index)
 
 
 def _in_process(name: str) -> Kernel:
