@@ -197,6 +197,8 @@ def run_case(case: Case, backend: Backend) -> Result:
 
 def _describe(error: Exception) -> str:
     """Type and text of an error, and the line that raised it."""
+    if getattr(error, "located", False):
+        return printable(f"{type(error).__name__}: {error}")
     frame = traceback.extract_tb(error.__traceback__)[-1]
     text = f"{type(error).__name__}: {error}\nat {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
     return printable(text)

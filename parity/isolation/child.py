@@ -59,13 +59,13 @@ class Child:
                 result = self.kernel.run(name, arguments, keywords, gives, guarded)
             self._give(result, arguments, gives)
         except ChangedInputError as error:
-            answer(self.channel, Header("changed", str(error)), [])
+            answer(self.channel, Header("changed", sendable(str(error))), [])
         except UnsupportedError as error:
-            answer(self.channel, Header("unsupported", str(error)), [])
+            answer(self.channel, Header("unsupported", sendable(str(error))), [])
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             place = f"at {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
-            answer(self.channel, Header("error", f"{error}\n{place}", error=type(error).__name__), [])
+            answer(self.channel, Header("error", sendable(f"{error}\n{place}"), error=type(error).__name__), [])
 
     def _handle(self, handle: Handle) -> Own:
         return Own(self.own[handle.number])
@@ -84,6 +84,11 @@ class Child:
         else:
             many = isinstance(result, list)
             answer(self.channel, Header("result", many=many), result if many else [result])
+
+
+def sendable(text: str) -> str:
+    """``text`` with ? for what UTF-8 has not: a backend's error text may hold anything."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _write_back(result: Any, argument: Any) -> None:
@@ -106,7 +111,7 @@ def main(descriptor: int, name: str) -> None:
     try:
         child = Child(channel, name)
     except Exception as error:
-        answer(channel, Header("error", str(error), error=type(error).__name__), [])
+        answer(channel, Header("error", sendable(str(error)), error=type(error).__name__), [])
         return
     import msgspec
 

@@ -134,7 +134,9 @@ class RemoteKernel:
             raise UnsupportedError(header.text)
         if header.kind == "error":
             kind = _KNOWN.get(header.error)
-            raise kind(header.text) if kind else BackendError(f"{header.error}: {header.text}")
+            error = kind(header.text) if kind else BackendError(f"{header.error}: {header.text}")
+            error.located = True  # type: ignore[attr-defined]  # the text ends with the place in the backend
+            raise error
         if gives == "own":
             return Own(None if header.handle is None else Handle(header.handle))
         if gives in ("kv", "index"):
