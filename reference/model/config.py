@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from ..geometry import Geometry
 from ..validation import LARGEST, InvalidError, convert
+from .config_fields import MOST as LIMIT
 from .config_fields import check_fields, check_outer, rope_objects
 from .config_fields import field_error as _error
 
@@ -27,7 +28,6 @@ QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float1
 
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
 LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_per_ngram": 256}
-LIMIT = 2**31 - 1
 
 
 def _up_to(top: int) -> Meta:
@@ -113,6 +113,9 @@ class Config:
         if self.ple_embed_dim is None:
             set_(self, "ple_embed_dim", self.hidden_size)
         set_(self, "layer_types", tuple(self.layer_types))
+        for layer in self.ple_layer_ids:
+            if type(layer) is not int:
+                raise _error("ple_layer_ids", layer, "integers are required")
         set_(self, "ple_layer_ids", tuple(sorted(set(self.ple_layer_ids))))
         set_(self, "more_eos_token_ids", tuple(self.more_eos_token_ids))
         for name, kind in get_type_hints(type(self), include_extras=True).items():
@@ -150,7 +153,7 @@ class Config:
 
     def _check_ple(self) -> None:
         for layer in self.ple_layer_ids:
-            if type(layer) is not int or not 1 <= layer <= self.num_hidden_layers:
+            if not 1 <= layer <= self.num_hidden_layers:
                 raise _error("ple_layer_ids", layer, f"1 to num_hidden_layers = {self.num_hidden_layers} are allowed")
             if self.layer_types[layer - 1] != "linear_attention":
                 raise _error("ple_layer_ids", layer, "only linear_attention layers may have PLE")
@@ -251,11 +254,7 @@ class Config:
         required = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
         for name in sorted(required - set(values)):
             raise ValueError(f"config: {name}: missing")
-        config = cls(**values)
-        section = ropes[0].get("mrope_section") if ropes else None
-        if section is not None and (not isinstance(section, list) or sum(section) * 2 != config.n_rot):
-            raise _error("mrope_section", section, f"a list with sum {config.n_rot // 2} is required")
-        return config
+        return cls(**values)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "Config":
