@@ -115,8 +115,8 @@ def append_kv(
     kv     a PagedKV, or a list of them with ``slots`` [rows] int32 naming each row's
     steps  [rows, 4] int32; a row with pos -1 writes nothing; the positions of one slot are distinct
 
-    Returns True; False, with nothing written, for the format f64. Raises ValueError on mismatched shapes, values no
-    scale can hold, or a position beyond the capacity or given twice; nothing is written then.
+    Returns True; False, with nothing written, for the format f64. Raises ValueError and IndexError as
+    ``reference.append_kv`` does; nothing is written then.
     """
     found = rows_by_slot(k, v, kv, steps, slots)
     if any(target.pool.format == "f64" for target, _, _ in found):

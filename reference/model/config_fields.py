@@ -93,7 +93,8 @@ def check_outer(outer: Mapping, text: Mapping, names: Iterable[str]) -> None:
     for name in sorted(names):
         value = outer.get(name)
         if value is not None and value != text.get(name):
-            raise field_error(name, value, f"the same value is required in text_config, which holds {shown(text.get(name))}")
+            held = shown(text.get(name))
+            raise field_error(name, value, f"the same value is required in text_config, which holds {held}")
 
 
 def _check_unscaled(path: str, rope: Mapping) -> None:
@@ -108,8 +109,8 @@ def _check_unscaled(path: str, rope: Mapping) -> None:
 def _check_sections(path: str, rope: Mapping) -> None:
     """Raises ValueError on an ``mrope_section`` that the published code cannot read.
 
-    The sections say which rotated dims follow the time, the height and the width of an image's part. The three positions
-    of a text token are equal, so no value of them changes a text, and their sum need not be that of the rotated dims.
+    The sections say which rotated dims follow the time, the height and the width in an image. The three positions of a
+    text token are equal, so no sections change a text, and their sum need not be that of the rotated dims.
     """
     sections = rope.get("mrope_section")
     if sections is None:

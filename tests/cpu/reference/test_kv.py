@@ -98,11 +98,11 @@ def test_pools_and_tables_are_checked():
     with pytest.raises(ValueError, match="head_dim = 32: int8 groups 64 dims"):
         Pool("int8", 1, geometry=Geometry(n_head=2, n_head_kv=1, head_dim=32, n_rot=8))
     pool = Pool("int8", 2, geometry=SMALL)
-    with pytest.raises(ValueError, match="entry 2: the pool has 2 pages"):
+    with pytest.raises(ValueError, match=r"table\[1\] = 2: the pool has 2 pages: must be from 0 to 1, or -1"):
         PagedKV(pool, [0, 2])
-    with pytest.raises(ValueError, match="entry -2"):
+    with pytest.raises(ValueError, match=r"table\[1\] = -2: the pool"):
         PagedKV(pool, [0, -2])
-    with pytest.raises(ValueError, match="share a physical page"):
+    with pytest.raises(ValueError, match=r"share a physical page: \[0\] and \[1\] are 1"):
         PagedKV(pool, [1, 1])
     with pytest.raises(ValueError, match="host: 1 pages"):
         PagedKV(pool, [0, 1], Pool("int8", 1, geometry=SMALL))
