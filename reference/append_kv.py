@@ -3,12 +3,12 @@
 The codes are exact to the bit (``formats.py``), so this one form serves the reference and the exact arithmetic.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from .arguments import check_floats, check_steps, check_writable
-from .kv import PagedKV, encode
+from .kv import PagedKV, Pool, Side, encode
 from .validation import shown
 
 
@@ -93,6 +93,32 @@ def check_writes(found: Sequence[tuple[PagedKV, np.ndarray, np.ndarray]]) -> Non
                     )
 
 
+Encoded = tuple[np.ndarray, np.ndarray]
+"""Codes and scales, as :class:`~qsa.reference.kv.Side` stores them."""
+
+
+def encoded_rows(
+    k: np.ndarray, v: np.ndarray, rows: np.ndarray, pool: Pool, encode_side: Callable[[np.ndarray, Side], Encoded]
+) -> list[Encoded]:
+    """What ``pool`` stores of the ``rows`` [m] of K and of V. Raises ValueError that names the first row with values
+    that the format cannot hold.
+
+    encode_side  function of vectors [m, n_head_kv, head_dim] and a :class:`~qsa.reference.kv.Side`
+    """
+    found = []
+    for name, x, side in (("k", k, pool.k), ("v", v, pool.v)):
+        try:
+            found.append(encode_side(x[rows], side))
+        except ValueError:
+            for row in rows:
+                try:
+                    encode(x[row], side.coding)
+                except ValueError as error:
+                    raise ValueError(f"{name}: row {row}: {error}") from None
+            raise
+    return found
+
+
 def write_cells(target: PagedKV, pos: np.ndarray, coded: Sequence[tuple[np.ndarray, np.ndarray]]) -> None:
     """Store ``coded``, the (codes, scales) of K and of V, at the positions ``pos`` [m] of the PagedKV ``target``."""
     logical, offset = np.divmod(pos, target.pool.page_size)
@@ -120,7 +146,7 @@ def append_kv(
     """
     # All is encoded before anything is written: an error leaves the pages as they were.
     writes = [
-        (target, pos, encode(k[rows], target.pool.k.coding), encode(v[rows], target.pool.v.coding))
+        (target, pos, *encoded_rows(k, v, rows, target.pool, lambda x, side: encode(x, side.coding)))
         for target, rows, pos in rows_by_slot(k, v, kv, steps, slots)
     ]
     for target, pos, *coded in writes:

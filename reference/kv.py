@@ -63,7 +63,7 @@ class Cells(NamedTuple):
 
 def encode(x: npt.ArrayLike, coding: str) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of vectors ``x`` [..., head_dim] float32 in one coding, as :class:`Side` stores them (q4_0 is
-    rotated and packed)."""
+    rotated and packed). Raises ValueError on values that are not finite, or that the coding cannot hold."""
     if coding == "int8":
         return encode_int8(x)
     if coding == "q4_0":
@@ -71,10 +71,12 @@ def encode(x: npt.ArrayLike, coding: str) -> tuple[np.ndarray, np.ndarray]:
         return pack_nibbles(codes), scale
     x = np.asarray(x)
     none = np.zeros((*x.shape[:-1], 0), np.float16)
-    if coding == "f64":
-        return x.astype(np.float64), none
     with np.errstate(over="ignore"):
-        return x.astype(np.float16), none
+        stored = x.astype(np.float64 if coding == "f64" else np.float16)
+    if not np.isfinite(stored).all():
+        limit = "" if coding == "f64" else f" and at most {np.finfo(np.float16).max:.0f} in magnitude"
+        raise ValueError(f"{coding}: values must be finite{limit}")
+    return stored, none
 
 
 def _side(coding: str, shape: tuple[int, ...], head_dim: int) -> Side:
@@ -116,7 +118,7 @@ class Pool:
 
 
 def check_entries(table: np.ndarray, n_pages: int, name: str = "") -> np.ndarray:
-    """``table`` [logical pages]. Raises IndexError that names an entry other than -1 and the pages 0 to ``n_pages`` - 1,
+    """``table`` [logical pages]. Raises IndexError that names an entry other than -1 and pages 0 to ``n_pages`` - 1,
     ValueError on another shape or dtype. ``name``: of the K/V in errors, such as ``kv[1].``"""
     if table.ndim != 1 or table.dtype.kind not in "iu":
         raise ValueError(f"{name}table: {table.dtype}, {table.ndim} axes: must be int32, one entry per logical page")

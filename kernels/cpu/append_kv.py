@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qsa.reference.append_kv import rows_by_slot, write_cells
+from qsa.reference.append_kv import encoded_rows, rows_by_slot, write_cells
 from qsa.reference.formats import GROUP
 from qsa.reference.formats import rotate as check_rotation
 from qsa.reference.kv import PagedKV, Side, encode
@@ -122,9 +122,7 @@ def append_kv(
     if any(target.pool.format == "f64" for target, _, _ in found):
         return refuse("append_kv", "format")
     # All is encoded before anything is written: an error leaves the pages as they were.
-    writes = [
-        (target, pos, _encoded(k[rows], target.pool.k), _encoded(v[rows], target.pool.v)) for target, rows, pos in found
-    ]
+    writes = [(target, pos, *encoded_rows(k, v, rows, target.pool, _encoded)) for target, rows, pos in found]
     for target, pos, *coded in writes:
         write_cells(target, pos, coded)
     return True

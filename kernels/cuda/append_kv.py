@@ -220,10 +220,10 @@ def append_kv(
 
     Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays, no DeviceKV at
     all, and one DeviceKV for two slots; nothing is launched then. Nothing is synchronised, so what only the device
-    knows is not reported: a slot that does not exist; values that the format cannot hold, of which the scale is infinite and
-    the codes are 0, in fp16 the values themselves infinite; an entry of a page table that was written on the device
-    (:class:`~qsa.kernels.cuda.device.containers.DeviceKV` says when tables are checked); a page of one pool in the
-    tables of two slots that both write it, of which one row's cell stays.
+    knows is not reported: a slot that does not exist; values that the format cannot hold, of which the scale is
+    infinite and the codes are 0, in fp16 the values themselves infinite; an entry of a page table that was written on
+    the device (:class:`~qsa.kernels.cuda.device.containers.DeviceKV` says when tables are checked); a page of one
+    pool in the tables of two slots that both write it, of which one row's cell stays.
     """
     kvs = listed(kv)
     g, rows = kvs[0].pool.geometry, len(k)

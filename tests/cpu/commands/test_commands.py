@@ -158,7 +158,7 @@ def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
 
     code, out, err = run(capsys, "generate", "--model", make(tmp_path, change=spoil), "--prompt", PROMPT, "--quiet")
     assert (code, out) == (1, "\n")
-    assert err == "qsa generate: error: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
+    assert err == "qsa generate: error: v: row 0: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
 
 
 def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):

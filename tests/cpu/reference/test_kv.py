@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from qsa.kernels import cpu
 from qsa.reference.append_kv import append_kv
 from qsa.reference.formats import FORMATS
 from qsa.reference.geometry import Geometry, step_records
@@ -88,6 +89,37 @@ def test_errors_name_the_argument_and_write_nothing():
     assert not kv.pool.k.codes.any()
     with pytest.raises(IndexError, match="cell 8"):
         read_kv(kv, [8])
+
+
+@pytest.mark.parametrize("append", [append_kv, cpu.append_kv], ids=["reference", "cpu"])
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_values_that_a_format_cannot_hold_are_refused(append, fmt):
+    """known-faults E5: as inf in fp16 they made NaN of the outputs."""
+    if (append, fmt) == (cpu.append_kv, "f64"):
+        pytest.skip("f64 is the reference's alone")
+    # int8's scale is the largest value over 127; q4_0's, of a rotated vector with one value, is an eighth of an eighth.
+    beyond = {"int8": 65520 * 127.0, "q4_0": 65520 * 64.0, "k8v4": 65520 * 127.0, "fp16": 65520.0, "f64": np.inf}[fmt]
+    kv = PagedKV.new(fmt, 8, 4, SMALL, host=True)
+    for value in (beyond, -beyond, 70000 * beyond, np.inf, np.nan):
+        for side in (0, 1):
+            x = np.zeros((2, 2, SMALL.n_head_kv, SMALL.head_dim), np.float32)
+            x[0] = x[1] = 1
+            x[side, 1, 1, 5] = value
+            if (fmt, side) == ("k8v4", 1):
+                x[side, 1, 1, 5] *= 64 / 127 * (1 + 2**-20)
+            with pytest.raises(ValueError, match=f"{'kv'[side]}: row 1: .*: values must be finite"):
+                append(*x, kv, step_records([0, 1]))
+    assert not any(side.codes.view(np.uint8).any() for pool in (kv.pool, kv.host) for side in (pool.k, pool.v))
+
+
+@pytest.mark.parametrize("append", [append_kv, cpu.append_kv], ids=["reference", "cpu"])
+def test_the_largest_fp16_value_is_held(append):
+    """65519.99 rounds to 65504; 65520 would round to infinity."""
+    kv = PagedKV.new("fp16", 8, 4, SMALL)
+    x = np.full((1, SMALL.n_head_kv, SMALL.head_dim), np.nextafter(np.float32(65520), np.float32(0)))
+    assert append(x, -x, kv, step_records([0]))
+    k, v = read_kv(kv, [0]).values()
+    assert (k == 65504).all() and (v == -65504).all()
 
 
 def test_pools_and_tables_are_checked():
