@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qsa.reference.sampler import Sampling
+
 from . import model_options
 
 SPEC = 4
@@ -30,13 +32,16 @@ class SamplingOption(NamedTuple):
 
 
 FLOAT32 = float(np.finfo(np.float32).max)
+LIST = Sampling().max_candidates
+"""Tokens to draw from where no option says how many."""
+
 LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 SAMPLING = {
     "temperature": SamplingOption(
         float, 0.0, None, None, "divides the logits; 0 takes the largest and draws nothing (default)"
     ),
-    "top-k": SamplingOption(int, 0, 0, None, "keep the K largest"),
+    "top-k": SamplingOption(int, LIST, 0, None, f"keep the K largest; 0 keeps the whole vocabulary (default: {LIST})"),
     "top-p": SamplingOption(float, 1.0, 0, 1, "keep the shortest list whose probability reaches P"),
     "min-p": SamplingOption(float, 0.0, 0, 1, "keep tokens with at least P times the best one's probability"),
     "last-n": SamplingOption(int, 64, -1, None, "tokens that the penalties count; -1 all (default: 64)"),
@@ -125,10 +130,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if request.status == "finished" else 1
 
 
-def _checked_sampling(arguments: argparse.Namespace) -> Any:
+def _checked_sampling(arguments: argparse.Namespace) -> Sampling:
     """The Sampling of the options. Raises ValueError, naming the option, on a value outside its bounds, a seed outside
     64 bits or an acceptance that does not go with the temperature."""
-    from qsa.engine import Sampling
     from qsa.engine.request import integer
     from qsa.engine.sampling import ACCEPTANCES
 
@@ -147,7 +151,8 @@ def _checked_sampling(arguments: argparse.Namespace) -> Any:
         model_options.check_choice("--acceptance", arguments.acceptance, ACCEPTANCES)
     if arguments.acceptance == "greedy" and arguments.temperature > 0:
         raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0 or less")
-    return Sampling(**{name.replace("-", "_"): value for name, value in values.items()})
+    # The cap on the list, which a GPU's sampler has, would cut what was asked for; the host draws from longer lists.
+    return Sampling(**{name.replace("-", "_"): value for name, value in values.items()}, max_candidates=0)
 
 
 def _checked_drafting(arguments: argparse.Namespace) -> Any:

@@ -108,6 +108,22 @@ def test_what_is_drawn_follows_the_options(capsys, folder, model, acceptance):
     assert text(capsys, *asked, "--seed", 11) == want != text(capsys, *asked, "--seed", 12)
 
 
+@pytest.mark.parametrize("top_k", [None, 64, 65, 100, 256, 1000, 0])
+def test_as_many_tokens_are_drawn_from_as_top_k_says(capsys, folder, model, top_k):
+    """known-faults E6: a list beyond 64 was one of 64, and the whole vocabulary could not be drawn from."""
+    given = () if top_k is None else ("--top-k", top_k)
+    asked = ["--model", folder, "--prompt", PROMPT, "--max-tokens", 40, "--spec", 1, "--temperature", 100, "--quiet"]
+
+    def drawn(kept):
+        options = Sampling(temperature=100.0, top_k=kept, max_candidates=0)
+        return as_text(generate(model, IDS, sampling=options, max_tokens=40).tokens)
+
+    kept = 64 if top_k is None else top_k
+    assert text(capsys, *asked, "--ignore-eos", *given) == drawn(kept)
+    # At such a temperature all that is kept is about as probable, so another list is another text.
+    assert len({drawn(kept) for kept in (64, 65, 100, 256)}) == 4 and drawn(0) == drawn(256) == drawn(1000)
+
+
 def test_the_float_arithmetic(capsys, folder):
     model = load_model(folder, arithmetic="float")
     want = generate(model, IDS, max_tokens=12, kv_format="fp16")
@@ -158,7 +174,8 @@ def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
 
     code, out, err = run(capsys, "generate", "--model", make(tmp_path, change=spoil), "--prompt", PROMPT, "--quiet")
     assert (code, out) == (1, "\n")
-    assert err == "qsa generate: error: v: row 0: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
+    fault = "int8: values must be finite and their scale must fit fp16 (at most 65504)"
+    assert err == f"qsa generate: error: v: row 2: {fault}\n"
 
 
 def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
