@@ -5,6 +5,7 @@ after Ctrl-C once the verb has begun.
 """
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -24,8 +25,16 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _replace_unknown_characters() -> None:
+    """Let standard output write ? for a character that its encoding lacks: a text goes on where a terminal is not UTF-8.
+    An error handler that the user has chosen (PYTHONIOENCODING) stays."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name; ``sys.argv`` unless given); returns the exit code."""
+    _replace_unknown_characters()
     arguments = parser().parse_args(argv)
     try:
         return arguments.run(arguments)

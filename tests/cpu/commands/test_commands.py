@@ -140,6 +140,27 @@ def test_prompts_from_files(capsys, folder, tmp_path, monkeypatch):
     assert text(capsys, *asked, "--prompt-file", "-") == want
 
 
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1", "shift_jis"])
+def test_a_terminal_that_is_not_utf8_gets_the_whole_text(capsys, folder, monkeypatch, encoding):
+    """known-faults E7: the command ended where a character came that the encoding lacks."""
+    asked = ("--model", folder, "--prompt", PROMPT, "--max-tokens", 30, "--quiet")
+    want = text(capsys, *asked)
+    with pytest.raises(UnicodeEncodeError):
+        want.encode(encoding)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, newline=""))
+    assert run(capsys, "generate", "--backend", "cpu", *asked)[0] == 0
+    assert written.getvalue() == want.encode(encoding, "replace")
+
+
+def test_an_error_handler_of_the_users_own_stays(capsys, folder, monkeypatch):
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding="ascii", errors="backslashreplace", newline="")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run(capsys, "generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 30, "--quiet")[0] == 0
+    assert b"\\ufffd" in written.getvalue()
+
+
 def test_ids_in_and_out(capsys, numbered, folder):
     tokens = generate(load_model(numbered), [5, 96, 0, 7], max_tokens=10).tokens
     asked = ("--max-tokens", 10, "--ignore-eos", "--ids", "--quiet")
