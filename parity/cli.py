@@ -26,8 +26,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _replace_unknown_characters() -> None:
-    """Let standard output write ? for a character that its encoding lacks: a text goes on where a terminal is not UTF-8.
-    An error handler that the user has chosen (PYTHONIOENCODING) stays."""
+    """Let standard output write ? for a character that its encoding lacks: a text goes on where it is not UTF-8. An
+    error handler that the user has chosen (PYTHONIOENCODING) stays."""
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="replace")
 
