@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from qsa.reference.model.config import Config
+from qsa.reference.model.files import pointer_fault
 
 Decoder = Callable[[Sequence[int] | None], str]
 """Function from the next ids to the text that they complete; None returns the text that is still incomplete."""
@@ -63,6 +64,9 @@ class Tokenizer:
     def __init__(self, path: Path) -> None:
         import tokenizers
 
+        fault = pointer_fault(path)
+        if fault:
+            raise ValueError(fault)
         try:
             self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises its bare Exception

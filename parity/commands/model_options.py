@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,10 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         raise ValueError(f"--model = {str(directory)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":
         raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
-    model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
+        model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+    for warning in found_warnings:
+        print(f"qsa {arguments.command}: {warning.message}", file=sys.stderr)
     return model, vocabulary(model.config, directory, arguments.ids), backend
 
 

@@ -6,6 +6,7 @@ does not touch costs no memory. A header is believed only after it has been held
 
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .config import LIMIT, Config
+from .files import pointer_fault, read_json
 from .text_model import Model
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -71,7 +73,8 @@ def load_checkpoint(folder: Path | str, rule: str = "blocks", draft_norm: str = 
 
     Names may carry the language-model prefix of a multimodal checkpoint; vision tensors are ignored. Experts may be
     stacked or one by one, the n-gram table whole or in shards; the draft layer may be absent. Weights are float64,
-    float32, float16 or bfloat16.
+    float32, float16 or bfloat16. Tensors that a file holds and the index does not name are skipped, with a warning that
+    counts them.
     Raises CheckpointError (a ValueError) naming file or tensor when something is missing, extra, misshapen, of another
     dtype or malformed; ValueError on a configuration that is not supported; FileNotFoundError when a file is absent.
     """
@@ -123,9 +126,9 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
     if not index.exists():
         return read_safetensors(folder / "model.safetensors")
     try:
-        data = json.loads(index.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{index.name}: no JSON: {error}") from error
+        data = read_json(index)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
     where = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(where, dict) or not where:
         raise CheckpointError(f"{index.name}: weight_map: an object with at least one tensor is required")
@@ -136,13 +139,18 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
                 f"{index.name}: {name}: {file!r}: a plain file name ending in .safetensors is required"
             )
     tensors: dict[str, tuple[str, np.ndarray | None]] = {}
+    skipped: list[str] = []
     for file in sorted(set(where.values())):
         listed = {name for name, holder in where.items() if holder == file}
         found = read_safetensors(folder / file)
-        for kind, names in (("missing", listed - set(found)), ("not in the index", set(found) - listed)):
-            if names:
-                raise CheckpointError(f"{file}: tensor {min(names)}: {kind}")
-        tensors |= found
+        missing = listed - set(found)
+        if missing:
+            raise CheckpointError(f"{file}: tensor {min(missing)}: missing")
+        skipped += (f"{name} in {file}" for name in sorted(set(found) - listed))
+        tensors |= {name: found[name] for name in listed}
+    if skipped:
+        text = f"{folder}: {len(skipped)} tensors of its files are not in {index.name} and were skipped: {skipped[0]}"
+        warnings.warn(text + (", ..." if len(skipped) > 1 else ""), stacklevel=2)
     return tensors
 
 
@@ -154,6 +162,9 @@ def read_safetensors(path: Path | str) -> dict[str, tuple[str, np.ndarray | None
     """
     path = Path(path)
     size = path.stat().st_size
+    fault = pointer_fault(path)
+    if fault:
+        raise CheckpointError(fault)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER):

@@ -6,7 +6,6 @@ refused when it holds anything but the one value that is implemented: nothing is
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..validation import LARGEST, InvalidError, convert
 from .config_fields import MOST as LIMIT
 from .config_fields import check_fields, check_outer, rope_objects
 from .config_fields import field_error as _error
+from .files import read_json
 
 LAYER_TYPES = ("linear_attention", "indexed_attention")
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
@@ -260,10 +260,9 @@ class Config:
     def from_file(cls, path: str | Path) -> "Config":
         """From a ``config.json`` file. Raises ValueError as :meth:`from_dict`, also when the file is no JSON."""
         try:
-            # Python's own reader: published files are written by Python and may hold Infinity in a field not read here.
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"config: {Path(path).name}: no JSON: {error}") from error
+            data = read_json(Path(path))
+        except ValueError as error:
+            raise ValueError(f"config: {error}") from error
         return cls.from_dict(data)
 
     def to_dict(self) -> dict[str, Any]:

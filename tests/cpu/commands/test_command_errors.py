@@ -1,8 +1,12 @@
 """``qsa generate``: one line, with the option's own name, for everything that cannot be."""
 
+import json
 import math
+import shutil
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qsa.engine import Sampling, memory
 from qsa.parity.commands.generate import SAMPLING
@@ -100,6 +104,21 @@ def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, a
     assert last.startswith("qsa generate: error: ") and message in last
     # argparse says its usage first; everything else is one line.
     assert err.count("\n") == 1 or err.startswith("usage: ")
+
+
+def test_tensors_that_the_index_does_not_name_are_told(capsys, folder, tmp_path):
+    """known-faults E10: they are skipped, and counted on a line of their own."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    stored = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    save_file(stored | {"spare": np.zeros(1, np.float32)}, tmp_path / "a.safetensors")
+    index = {"weight_map": dict.fromkeys(stored, "a.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    asked = "--backend", "cpu", "--prompt", "a", "--max-tokens", 3, "--quiet"
+    code, out, err = run(capsys, "generate", "--model", tmp_path, *asked)
+    assert (code, out) == run(capsys, "generate", "--model", folder, *asked)[:2]
+    assert err.startswith("qsa generate: ") and err.count("\n") == 1
+    assert "1 tensors of its files are not in model.safetensors.index.json and were skipped: spare in" in err
 
 
 @pytest.mark.parametrize(

@@ -126,6 +126,12 @@ def test_a_tokenizer_that_cannot_be_read(tokenized):
         vocabulary(SMALL_CONFIG, tokenized)
 
 
+def test_a_tokenizer_that_git_lfs_keeps(tokenized):
+    (tokenized / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\nsize 12\n")
+    with pytest.raises(ValueError, match=r"^tokenizer\.json: a git-lfs pointer of 51 bytes"):
+        vocabulary(SMALL_CONFIG, tokenized)
+
+
 def test_the_package_may_be_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     (tmp_path / "tokenizer.json").write_text("{}")
