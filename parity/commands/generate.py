@@ -5,10 +5,13 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from qsa.reference.model.checkpoint import generation_ends
+from qsa.reference.model.config import Config
 from qsa.reference.sampler import Sampling
 
 from . import model_options
@@ -103,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--spec = {arguments.spec}: the model has no draft layer: only 1 is possible")
         drafting = None
     capacity = _checked_capacity(arguments, model, ids, what)
+    if not (arguments.quiet or arguments.ignore_eos):
+        _print_ends(model_options.directory(arguments))
     sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
     engine = Engine(model, 1, *sizes, runner=make_runner(model))
     request = engine.submit(
@@ -128,6 +133,14 @@ def run(arguments: argparse.Namespace) -> int:
     if request.error is not None:
         print(f"qsa generate: error: {request.error}", file=sys.stderr)
     return 0 if request.status == "finished" else 1
+
+
+def _print_ends(directory: Path) -> None:
+    """Print to standard error which ends of text stand only in the folder's generation_config.json."""
+    config = Config.from_file(directory / "config.json")
+    more = generation_ends(directory, config)
+    if more:
+        print(f"qsa generate: ids {', '.join(map(str, more))} of generation_config.json end the text", file=sys.stderr)
 
 
 def _checked_sampling(arguments: argparse.Namespace) -> Sampling:

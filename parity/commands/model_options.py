@@ -38,6 +38,11 @@ def check_choice(option: str, value: object, allowed: Iterable[str]) -> None:
         raise ValueError(f"{option} = {value!r}: allowed are {', '.join(allowed)}")
 
 
+def directory(arguments: argparse.Namespace) -> Path:
+    """Folder of the model that the options choose."""
+    return MODEL if arguments.model is None else Path(arguments.model)
+
+
 def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     """(model, vocabulary, backend's name) that the options choose.
 
@@ -47,8 +52,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     from qsa.engine.load import BACKENDS, load_model
     from qsa.engine.tokenizer import vocabulary
 
-    directory = MODEL if arguments.model is None else Path(arguments.model)
-    if arguments.model is None and not (directory / "config.json").is_file():
+    folder = directory(arguments)
+    if arguments.model is None and not (folder / "config.json").is_file():
         raise ValueError("--model: missing: the golden model is not part of this installation")
     found = facts()
     backend = default_backend(found) if arguments.backend is None else arguments.backend
@@ -58,15 +63,15 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         if (backend, arguments.arithmetic) == ("reference", "float"):
             raise ValueError("--arithmetic = 'float': --backend = 'reference' has the exact arithmetic alone")
     check_choice("--rule", arguments.rule, RULES)
-    if not directory.is_dir():
-        raise ValueError(f"--model = {str(directory)!r}: there is no such folder")
+    if not folder.is_dir():
+        raise ValueError(f"--model = {str(folder)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":
         raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
-        model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
+        model = load_model(folder, backend, arguments.arithmetic, arguments.rule)
     for warning in found_warnings:
         print(f"qsa {arguments.command}: {warning.message}", file=sys.stderr)
-    return model, vocabulary(model.config, directory, arguments.ids), backend
+    return model, vocabulary(model.config, folder, arguments.ids), backend
 
 
 def check_capacity(arguments: argparse.Namespace, what: str, needed: int) -> int:

@@ -4,6 +4,7 @@ Source: the safetensors format; tensor names of the published checkpoint. Tensor
 does not touch costs no memory. A header is believed only after it has been held to the length of the file.
 """
 
+import dataclasses
 import json
 import math
 import warnings
@@ -15,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..validation import shown
 from .config import LIMIT, Config
 from .files import pointer_fault, read_json
 from .text_model import Model
@@ -69,7 +71,8 @@ class Experts:
 
 def load_checkpoint(folder: Path | str, rule: str = "blocks", draft_norm: str = "whole") -> Model:
     """The :class:`~qsa.reference.model.Model` of a folder with `config.json` and `model.safetensors`, or with an index
-    `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model.
+    `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model. Of a
+    `generation_config.json` the ends of text are read.
 
     Names may carry the language-model prefix of a multimodal checkpoint; vision tensors are ignored. Experts may be
     stacked or one by one, the n-gram table whole or in shards; the draft layer may be absent. Weights are float64,
@@ -93,7 +96,7 @@ def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[
     too. Errors as :func:`load_checkpoint`, but for missing, extra and misshapen tensors.
     """
     folder = Path(folder)
-    config = Config.from_file(folder / "config.json")
+    config = read_config(folder)
     weights = (*FLOATS, "I8") if codes else tuple(FLOATS)
     tensors = {}
     for name, (dtype, data) in _read_folder(folder).items():
@@ -107,6 +110,38 @@ def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[
             raise CheckpointError(f"tensor {short}: dtype {dtype}: allowed are {', '.join(allowed)}")
         tensors[short] = data
     return config, _join_table(_join_experts(tensors))
+
+
+def read_config(folder: Path | str) -> Config:
+    """The :class:`Config` of a folder's `config.json`, and what `generation_config.json` adds to its ends of text.
+
+    An id that stands only there ends a text and cuts no n-grams, as further ids of `config.json` do. Raises ValueError
+    that names file and field.
+    """
+    config = Config.from_file(Path(folder) / "config.json")
+    more = generation_ends(folder, config)
+    if not more:
+        return config
+    if config.eos_token_id is None:
+        # A model without an end of text has no n-grams to cut.
+        config, more = dataclasses.replace(config, eos_token_id=more[0]), more[1:]
+    return dataclasses.replace(config, more_eos_token_ids=(*config.more_eos_token_ids, *more))
+
+
+def generation_ends(folder: Path | str, config: Config) -> list[int]:
+    """The ends of text that `generation_config.json` of a folder holds beside those of ``config``; empty where there is
+    no such file. Raises ValueError on what is no id of the vocabulary."""
+    path = Path(folder) / "generation_config.json"
+    if not path.is_file():
+        return []
+    data = read_json(path)
+    found = data.get("eos_token_id") if isinstance(data, dict) else None
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    for token in ids:
+        if type(token) is not int or not 0 <= token < config.vocab_size:
+            allowed = f"0 to {config.vocab_size - 1}, or a list of such, is allowed"
+            raise ValueError(f"{path.name}: eos_token_id = {shown(token)}: {allowed}")
+    return [token for token in dict.fromkeys(ids) if token not in config.eos_token_ids]
 
 
 def _short_name(name: str) -> str | None:

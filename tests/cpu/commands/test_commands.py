@@ -188,6 +188,22 @@ def test_any_end_of_text_of_a_list_ends_the_text(capsys, silent, tmp_path, ends)
     assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
 
 
+@pytest.mark.parametrize("ends", [0, [0], [5, 0]])
+def test_an_end_of_text_may_stand_in_generation_config_alone(capsys, silent, tmp_path, ends):
+    """known-faults E9: the model says 0, which config.json does not hold; it was no end."""
+    shutil.copytree(silent, tmp_path, dirs_exist_ok=True)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"eos_token_id": 7}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "temperature": 0.6}))
+    asked = ("--model", tmp_path, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err
+    told = ", ".join(map(str, ends)) if isinstance(ends, list) else ends
+    assert err.startswith(f"qsa generate: ids {told} of generation_config.json end the text\n")
+    assert text(capsys, *asked, "--ignore-eos") == "\0" * 5 + "\n"
+    assert run(capsys, "generate", *asked, "--quiet") == (0, "\n", "")
+
+
 def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
     def spoil(tensors):
         # Every V is then beyond what a scale can hold, 8.3 million.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from qsa.reference import load_checkpoint
-from qsa.reference.model.checkpoint import CheckpointError, read_safetensors
+from qsa.reference import Config, load_checkpoint
+from qsa.reference.model.checkpoint import CheckpointError, read_config, read_safetensors
 from support.checkpoint_folders import FIELDS, cast, entry, expected, same, tensors, write, write_raw
 
 __all__ = ["expected", "tensors"]  # fixtures are used by their names
@@ -135,6 +135,38 @@ def test_tensors_that_the_index_does_not_name_are_skipped_and_counted(tmp_path, 
     message = rf"4 tensors of its files are not in {index} and were skipped: .* in a\.safetensors, \.\.\."
     with pytest.warns(UserWarning, match=message):
         same(tmp_path, expected)
+
+
+def test_ends_of_text_of_a_generation_config(tmp_path, tensors, expected):
+    """known-faults E9: an id that stands only there ends a text, and cuts no n-grams."""
+    path = write(tmp_path, cast(tensors)) / "generation_config.json"
+    for content, ends in (
+        ({}, (1,)),
+        ([], (1,)),
+        ({"eos_token_id": None}, (1,)),
+        ({"eos_token_id": 1}, (1,)),
+        ({"eos_token_id": [16, 1, 3, 16]}, (1, 16, 3)),
+    ):
+        path.write_text(json.dumps(content))
+        config = same(tmp_path, expected).config
+        assert config.eos_token_ids == ends and config.eos_token_id == 1
+        assert Config.from_dict(config.to_dict()) == config and repr(config) == repr(Config.from_dict(FIELDS))
+    # Without PLE config.json need not hold any.
+    (tmp_path / "config.json").write_text(json.dumps(FIELDS | {"ple_layer_ids": [], "eos_token_id": None}))
+    config = read_config(tmp_path)
+    assert config.eos_token_ids == (16, 1, 3) and Config.from_dict(config.to_dict()) == config
+    for content, message in (
+        ({"eos_token_id": 17}, "eos_token_id = 17: 0 to 16, or a list of such, is allowed"),
+        ({"eos_token_id": [1, "a"]}, "eos_token_id = 'a': 0 to 16"),
+        ({"eos_token_id": {"a": 1}}, "eos_token_id = {'a': 1}: 0 to 16"),
+        ({"eos_token_id": True}, "eos_token_id = True: 0 to 16"),
+    ):
+        path.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"generation_config\.json: " + message):
+            load_checkpoint(tmp_path)
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"generation_config\.json: no JSON"):
+        load_checkpoint(tmp_path)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4d7a" * 16 + b"\nsize 4994430960\n"
