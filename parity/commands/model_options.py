@@ -12,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qsa.golden.families.text import MODEL
+from qsa.golden.families import text
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
@@ -40,7 +40,7 @@ def check_choice(option: str, value: object, allowed: Iterable[str]) -> None:
 
 def directory(arguments: argparse.Namespace) -> Path:
     """Folder of the model that the options choose."""
-    return MODEL if arguments.model is None else Path(arguments.model)
+    return text.MODEL if arguments.model is None else Path(arguments.model)
 
 
 def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
@@ -63,6 +63,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         if (backend, arguments.arithmetic) == ("reference", "float"):
             raise ValueError("--arithmetic = 'float': --backend = 'reference' has the exact arithmetic alone")
     check_choice("--rule", arguments.rule, RULES)
+    if arguments.model is None:
+        text.checked_folder()
     if not folder.is_dir():
         raise ValueError(f"--model = {str(folder)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":

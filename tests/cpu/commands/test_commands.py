@@ -17,6 +17,8 @@ import pytest
 from qsa.engine import Drafting, Sampling, generate
 from qsa.engine.load import load_model
 from qsa.engine.runner import Runner
+from qsa.golden import GoldenError
+from qsa.golden.families import text as golden_text
 from qsa.parity.commands import model_options
 from support.command_models import PROMPT, make, make_undrafted, run
 from support.exact_models import SMALL_CONFIG
@@ -24,6 +26,7 @@ from support.interruptible import started
 
 IDS = np.frombuffer(PROMPT.encode(), np.uint8)
 HEAD = "lm_head.weight"
+GOLDEN_MODEL = golden_text.MODEL
 
 PATIENCE = 300
 """Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
@@ -230,12 +233,39 @@ def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
     assert (code, out) == (0, want) and "windows failed 3 times and ran again: no windows today" in err
 
 
-def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(model_options, "MODEL", folder)
-    asked = ("--prompt", PROMPT, "--max-tokens", 3)
-    assert text(capsys, *asked) == text(capsys, *asked, "--model", folder)
-    monkeypatch.setattr(model_options, "MODEL", tmp_path)
-    code, _, err = run(capsys, "generate", *asked)
+@pytest.fixture
+def golden_folder(monkeypatch, tmp_path):
+    """A folder in place of the golden model's."""
+    monkeypatch.setattr(golden_text, "MODEL", tmp_path)
+    golden_text.weights_hash.cache_clear()
+    golden_text.tensors.cache_clear()
+    yield tmp_path
+    golden_text.weights_hash.cache_clear()
+    golden_text.tensors.cache_clear()
+
+
+def test_the_golden_model_is_the_default_and_its_hash_is_checked(capsys, golden_folder):
+    """Known-faults N11: overwritten bytes of the weights were loaded, and a text was made of them."""
+    asked = ("generate", "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 3, "--quiet")
+    shutil.copytree(GOLDEN_MODEL, golden_folder, dirs_exist_ok=True)
+    code, out, _ = run(capsys, *asked)
+    assert code == 0 and (0, out) == run(capsys, *asked, "--model", GOLDEN_MODEL)[:2]
+    for name in golden_text.FILES:
+        shutil.copy(GOLDEN_MODEL / name, golden_folder / name)
+        data = bytearray((golden_folder / name).read_bytes())
+        data[-9] ^= 1
+        (golden_folder / name).write_bytes(data)
+        golden_text.weights_hash.cache_clear()
+        code, out, err = run(capsys, *asked)
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert "config.json and model.safetensors have the hash" in err and "the goldens were made with 52fa24da" in err
+        with pytest.raises(GoldenError, match="the goldens were made with 52fa24da"):
+            golden_text.tensors()
+        shutil.copy(GOLDEN_MODEL / name, golden_folder / name)
+
+
+def test_the_golden_model_may_not_be_installed(capsys, golden_folder):
+    code, _, err = run(capsys, "generate", "--prompt", PROMPT, "--max-tokens", 3)
     assert code == 2 and err == "qsa generate: error: --model: missing: the golden model is not part of this " + (
         "installation\n"
     )
