@@ -160,7 +160,7 @@ def checked_request(
     if acceptance not in ACCEPTANCES:
         raise ValueError(f"acceptance = {acceptance!r}: allowed are {', '.join(ACCEPTANCES)}")
     if acceptance == "greedy" and not sampling.greedy:
-        raise ValueError(f"acceptance = 'greedy': temperature = {sampling.temperature!r}: must be 0 or less")
+        raise ValueError(f"acceptance = 'greedy': temperature = {sampling.temperature!r}: must be 0")
     if drafting is not None and not isinstance(drafting, Drafting):
         raise ValueError(f"drafting = {drafting!r}: must be a Drafting, or None")
     if not isinstance(stop, Iterable):

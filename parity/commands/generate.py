@@ -42,7 +42,7 @@ LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 SAMPLING = {
     "temperature": SamplingOption(
-        float, 0.0, None, None, "divides the logits; 0 takes the largest and draws nothing (default)"
+        float, 0.0, 0, None, "divides the logits; 0 takes the largest and draws nothing (default)"
     ),
     "top-k": SamplingOption(int, LIST, 0, None, f"keep the K largest; 0 keeps the whole vocabulary (default: {LIST})"),
     "top-p": SamplingOption(float, 1.0, 0, 1, "keep the shortest list whose probability reaches P"),
@@ -163,7 +163,7 @@ def _checked_sampling(arguments: argparse.Namespace) -> Sampling:
     if arguments.acceptance is not None:
         model_options.check_choice("--acceptance", arguments.acceptance, ACCEPTANCES)
     if arguments.acceptance == "greedy" and arguments.temperature > 0:
-        raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0 or less")
+        raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0")
     # The cap on the list, which a GPU's sampler has, would cut what was asked for; the host draws from longer lists.
     return Sampling(**{name.replace("-", "_"): value for name, value in values.items()}, max_candidates=0)
 

@@ -122,7 +122,10 @@ def source(name: str) -> str:
 
 
 def read_bytes(name: str) -> bytes:
-    """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it."""
+    """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it, and ValueError
+    on a folder."""
+    if name != "-" and Path(name).is_dir():
+        raise ValueError(f"{name}: is a folder: a file with a text is required, or - for standard input")
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 

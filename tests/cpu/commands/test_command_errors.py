@@ -24,8 +24,12 @@ GENERATE = {
     "no prompt": ((), "one of the arguments --prompt --prompt-file is required"),
     "two prompts": (("--prompt", "a", "--prompt-file", "b"), "not allowed with argument"),
     "empty prompt": (("--prompt", ""), "prompt: 0 tokens: at least 1 required"),
-    "missing prompt": (("--prompt-file", "nowhere.txt"), "No such file or directory: 'nowhere.txt'"),
-    "prompt is a folder": (("--prompt-file", "."), "Is a directory"),
+    "missing prompt": (("--prompt-file", "nowhere.txt"), "error: nowhere.txt: No such file or directory"),
+    # known-faults N12: the number and the words of the system's error.
+    "prompt is a folder": (
+        ("--prompt-file", "."),
+        "error: .: is a folder: a file with a text is required, or - for st",
+    ),
     "no ids": (("--prompt", "12 x", "--ids"), "prompt: 'x': ids are whole numbers"),
     "negative id": (("--prompt", "-3", "--ids"), "prompt: '-3': ids"),
     "id outside": (("--prompt", "1 256", "--ids"), "prompt: id 256: the vocabulary is 0 to 255"),
@@ -37,6 +41,8 @@ GENERATE = {
     "mtp-max-t": (("--prompt", "a", "--mtp-max-t", "99"), "error: --mtp-max-t = 99: must be an integer, from 1 to 8"),
     "mtp-window": (("--prompt", "a", "--mtp-window", "0"), "error: --mtp-window = 0: must be an integer, at least 1"),
     "temperature": (("--prompt", "a", "--temperature", "nan"), "error: --temperature = nan: must be a finite number"),
+    # known-faults N12: it was taken for 0, which is greedy.
+    "temperature below 0": (("--prompt", "a", "--temperature", "-1"), "--temperature = -1.0: must be at least 0"),
     "min-p": (("--prompt", "a", "--min-p", "2"), "error: --min-p = 2.0: must be from 0 to 1"),
     "top-p": (("--prompt", "a", "--top-p", "-1"), "error: --top-p = -1.0: must be from 0 to 1"),
     "top-k": (("--prompt", "a", "--top-k", "-1"), "error: --top-k = -1: must be at least 0"),
@@ -45,7 +51,7 @@ GENERATE = {
     "acceptance": (("--prompt", "a", "--acceptance", "all"), "error: --acceptance = 'all': allowed are greedy, exact"),
     "greedy while drawing": (
         ("--prompt", "a", "--acceptance", "greedy", "--temperature", "1"),
-        "error: --acceptance = 'greedy': --temperature = 1.0: must be 0 or less",
+        "error: --acceptance = 'greedy': --temperature = 1.0: must be 0",
     ),
     "max-tokens": (
         ("--prompt", "abc", "--max-tokens", "0"),
