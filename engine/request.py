@@ -31,6 +31,13 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     return int(value)
 
 
+def check_model(model: Any) -> TextModel:
+    """``model``. Raises ValueError unless it is a :class:`~qsa.model.TextModel`."""
+    if not isinstance(model, TextModel):
+        raise ValueError(f"model: {type(model).__name__}: must be a TextModel, as load_model returns it")
+    return model
+
+
 @dataclass(frozen=True)
 class Drafting:
     """How many tokens are drafted for a window, and when drafting stops.

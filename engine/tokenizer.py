@@ -106,7 +106,8 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer, self.ids, self.written = tokenizer, [], ""
+        self.tokenizer, self.written = tokenizer, ""
+        self.ids: list[int] = []
         # ids[context:given] are the ids of the last piece, those after them have given no text yet.
         self.context = self.given = 0
 

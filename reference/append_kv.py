@@ -146,9 +146,9 @@ def append_kv(
     """
     # All is encoded before anything is written: an error leaves the pages as they were.
     writes = [
-        (target, pos, *encoded_rows(k, v, rows, target.pool, lambda x, side: encode(x, side.coding)))
+        (target, pos, encoded_rows(k, v, rows, target.pool, lambda x, side: encode(x, side.coding)))
         for target, rows, pos in rows_by_slot(k, v, kv, steps, slots)
     ]
-    for target, pos, *coded in writes:
+    for target, pos, coded in writes:
         write_cells(target, pos, coded)
     return True

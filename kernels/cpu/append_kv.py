@@ -122,7 +122,7 @@ def append_kv(
     if any(target.pool.format == "f64" for target, _, _ in found):
         return refuse("append_kv", "format")
     # All is encoded before anything is written: an error leaves the pages as they were.
-    writes = [(target, pos, *encoded_rows(k, v, rows, target.pool, _encoded)) for target, rows, pos in found]
-    for target, pos, *coded in writes:
+    writes = [(target, pos, encoded_rows(k, v, rows, target.pool, _encoded)) for target, rows, pos in found]
+    for target, pos, coded in writes:
         write_cells(target, pos, coded)
     return True

@@ -47,7 +47,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
 _kernels: list[Any] = []
 
 
-class ForkedKernel(CPUDispatcher):
+class _ForkedKernel(CPUDispatcher):
     """A kernel that its process cannot run. See :func:`after_fork`."""
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -79,7 +79,7 @@ def after_fork() -> None:
         found = {kernel for kernel in _kernels if kernel not in parallel and _called(kernel) & parallel}
         parallel |= found
     for kernel in parallel:
-        kernel.__class__ = ForkedKernel
+        kernel.__class__ = _ForkedKernel
 
 
 def _called(kernel: Any) -> set[Any]:

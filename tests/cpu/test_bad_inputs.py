@@ -5,11 +5,11 @@ The rows stand in ``tests/cases/bad_inputs_*.py``.
 
 import pytest
 
-from cases import bad_inputs_operations
+from cases import bad_inputs_cuda, bad_inputs_engine, bad_inputs_loading, bad_inputs_operations
 from cases.bad_inputs import contents
 from qsa.kernels.cuda.toolchain.host import launches
 
-TABLES = (bad_inputs_operations,)
+TABLES = (bad_inputs_operations, bad_inputs_cuda, bad_inputs_engine, bad_inputs_loading)
 ROWS = {name: bad for table in TABLES for name, bad in table.ROWS.items()}
 BASES = {bad.base: name for name, bad in reversed(ROWS.items())}
 

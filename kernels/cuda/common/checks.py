@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ops import check_schedule, check_splits
-from ..device.containers import DeviceKV
+from ..device.containers import DeviceIndex, DeviceKV
 from ..toolchain.compiler import address, array_module
 
-__all__ = ["check_array", "check_distinct", "check_schedule", "check_splits", "listed"]
+__all__ = ["check_array", "check_distinct", "check_index", "check_schedule", "check_splits", "listed"]
 
 
 def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
@@ -27,6 +27,13 @@ def check_distinct(kvs: Sequence[DeviceKV]) -> None:
         other = first.setdefault(id(held), slot)
         if other != slot:
             raise ValueError(f"kv: slots {other} and {slot} are one DeviceKV: each needs pages of its own")
+
+
+def check_index(index: Any) -> DeviceIndex:
+    """``index``. Raises ValueError unless it is a DeviceIndex."""
+    if not isinstance(index, DeviceIndex):
+        raise ValueError(f"index: {type(index).__name__}: must be a DeviceIndex")
+    return index
 
 
 def check_array(name: str, array: Any, dtype: str, shape: Sequence[int], alignment: int = 16) -> None:
