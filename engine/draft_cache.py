@@ -55,7 +55,7 @@ class DraftCells:
         self.table[:] = -1
         self.table[: self.ring_pages] = np.arange(self.ring_pages)
         self.last_page = self.ring_pages - 1
-        self.state.kv.table[...] = self.device(self.table)
+        self.state.kv.set_table(self.table)
 
     def ensure_pages(self, end: int) -> None:
         """Make the pages of the cells before ``end`` resident. They replace the oldest pages."""
@@ -67,7 +67,7 @@ class DraftCells:
         self.table[:oldest] = -1
         self.table[new] = new % self.ring_pages
         self.last_page = needed
-        self.state.kv.table[...] = self.device(self.table)
+        self.state.kv.set_table(self.table)
 
     def copy_from(self, other: "DraftCells") -> None:
         """Become a copy of ``other``, which has the same sizes."""

@@ -13,7 +13,7 @@ from . import sampling
 from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal, record_failure
 from .graph_runner import make_runner
 from .memory import MAX_CELLS, memory_check
-from .request import MAX_ROWS, Drafting, Request, checked_request, integer
+from .request import MAX_ROWS, Drafting, Request, check_model, checked_request, integer
 from .runner import Runner
 from .scheduler import Scheduler, allocate_rows
 from .slot import Slot
@@ -51,12 +51,12 @@ class Engine:
         drafter: Drafter | None = None,
         runner: Runner | None = None,
     ) -> None:
+        self.model = check_model(model)
         slots, groups = integer("slots", slots, 1), integer("groups", groups, 1)
         self.chunk = integer("chunk", chunk, 1)
         capacity = integer("capacity", capacity, 1, MAX_CELLS)
         page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self._scheduler = Scheduler(slots, groups)
-        self.model = model
         self.runner = make_runner(model) if runner is None else runner
         self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
         with memory_check(model, capacity, page_size, kv_format, slots):

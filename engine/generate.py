@@ -7,7 +7,7 @@ from qsa.model import TextModel
 from .draft import Drafter
 from .engine import Engine
 from .memory import MAX_CELLS
-from .request import Request, integer
+from .request import Request, check_model, integer
 from .runner import Runner
 
 
@@ -30,7 +30,7 @@ def generate(
     do, and the error of a request that failed.
     """
     if capacity is None:
-        length = len(model.check_ids(ids))
+        length = len(check_model(model).check_ids(ids))
         capacity = max(1, length + integer("max_tokens", max_tokens, 1, MAX_CELLS + 1 - length) - 1)
     engine = Engine(
         model,

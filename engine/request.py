@@ -31,6 +31,13 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     return int(value)
 
 
+def check_model(model: Any) -> TextModel:
+    """``model``. Raises ValueError unless it is a :class:`~qsa.model.TextModel`."""
+    if not isinstance(model, TextModel):
+        raise ValueError(f"model: {type(model).__name__}: must be a TextModel, as load_model returns it")
+    return model
+
+
 @dataclass(frozen=True)
 class Drafting:
     """How many tokens are drafted for a window, and when drafting stops.
@@ -160,7 +167,7 @@ def checked_request(
     if acceptance not in ACCEPTANCES:
         raise ValueError(f"acceptance = {acceptance!r}: allowed are {', '.join(ACCEPTANCES)}")
     if acceptance == "greedy" and not sampling.greedy:
-        raise ValueError(f"acceptance = 'greedy': temperature = {sampling.temperature!r}: must be 0 or less")
+        raise ValueError(f"acceptance = 'greedy': temperature = {sampling.temperature!r}: must be 0")
     if drafting is not None and not isinstance(drafting, Drafting):
         raise ValueError(f"drafting = {drafting!r}: must be a Drafting, or None")
     if not isinstance(stop, Iterable):

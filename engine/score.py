@@ -10,7 +10,7 @@ from qsa.model import TextModel
 
 from .graph_runner import make_runner
 from .memory import MAX_CELLS
-from .request import MAX_ROWS, integer
+from .request import MAX_ROWS, check_model, integer
 from .runner import Runner
 from .slot import Slot
 from .window import run_window
@@ -59,7 +59,7 @@ def teacher_forced(
     t + 1. Raises ValueError on bad arguments and on fewer than two ids before anything runs, and the error of a row
     that fails.
     """
-    ids = model.check_ids(ids)
+    ids = check_model(model).check_ids(ids)
     if len(ids) < 2:
         raise ValueError(f"ids: {len(ids)} token: scoring needs at least 2")
     rows = integer("window", window, 1, MAX_ROWS) if chunk is None else integer("chunk", chunk, 1)

@@ -10,7 +10,7 @@ from .draft_cache import DraftCells
 from .identity import identity
 from .kv_state import ARRAY_NAMES, Spec, cell_specs, copy_pool, read_cells, transfers, write_cells
 from .memory import MAX_CELLS, memory_check
-from .request import integer
+from .request import check_model, integer
 from .serialization import Origin, check_specs, checked_integers, digest_of, origin_of, pack, unpack
 
 
@@ -28,6 +28,7 @@ class Slot:
     """
 
     def __init__(self, model: TextModel, capacity: int, page_size: int = 4, kv_format: str = "int8") -> None:
+        check_model(model)
         self.capacity = integer("capacity", capacity, 1, MAX_CELLS)
         self.page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self.model, self.kv_format = model, kv_format

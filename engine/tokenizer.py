@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from qsa.reference.model.config import Config
+from qsa.reference.model.files import pointer_fault
 
 Decoder = Callable[[Sequence[int] | None], str]
 """Function from the next ids to the text that they complete; None returns the text that is still incomplete."""
@@ -63,11 +64,17 @@ class Tokenizer:
     def __init__(self, path: Path) -> None:
         import tokenizers
 
+        fault = pointer_fault(path)
+        if fault:
+            raise ValueError(fault)
         try:
             self.tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises its bare Exception
             raise ValueError(f"{path}: no tokenizer: {error}") from error
-        self.stream = tokenizers.decoders.DecodeStream
+        found = (self.tokenizer.token_to_id(f"<0x{byte:02X}>") for byte in range(BYTES))
+        self.byte_tokens = frozenset(token for token in found if token is not None)
+        """Tokens of single bytes. A decoder with byte fallback reads a run of them together: one byte that is no UTF-8
+        changes the text of the whole run."""
 
     def encode(self, data: bytes, name: str = "text") -> np.ndarray:
         """As :meth:`Bytes.encode`. Raises ValueError when ``data`` is not UTF-8."""
@@ -78,13 +85,53 @@ class Tokenizer:
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def decoder(self) -> Decoder:
-        """As :meth:`Bytes.decoder`. A character that is incomplete at the end is dropped."""
-        stream = self.stream(skip_special_tokens=False)
-        return lambda ids: "".join(stream.step(self.tokenizer, int(token)) or "" for token in ids or ())
+        """As :meth:`Bytes.decoder`."""
+        return TextStream(self)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ``ids`` decoded together."""
+        return self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=False)
 
     def size(self, ids: Sequence[int]) -> int | None:
         """Number of bytes of the text of ``ids`` decoded together."""
-        return len(self.tokenizer.decode(list(map(int, ids)), skip_special_tokens=False).encode("utf-8"))
+        return len(self.decode(ids).encode("utf-8"))
+
+
+class TextStream:
+    """A :data:`Decoder` of a :class:`Tokenizer`: its pieces, joined, are the text of all ids decoded together.
+
+    Text is given as soon as no later id can change it: not before a run of byte tokens has ended, and not while it ends
+    in U+FFFD, which stands for a character that is incomplete. Ids are decoded with those of the piece before them,
+    since a decoder may treat the first token of a text in another way than the others.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer, self.written = tokenizer, ""
+        self.ids: list[int] = []
+        # ids[context:given] are the ids of the last piece, those after them have given no text yet.
+        self.context = self.given = 0
+
+    def __call__(self, ids: Sequence[int] | None) -> str:
+        """The next piece of text. ``ids`` None ends the text; a text that is another than its pieces, because the
+        tokenizer's decoder changed what it had given, is then given once more, on a line of its own."""
+        if ids is None:
+            whole = self.tokenizer.decode(self.ids)
+            piece = whole.removeprefix(self.written) if whole.startswith(self.written) else "\n" + whole
+        else:
+            piece = "".join(self._next(int(token)) for token in ids)
+        self.written += piece
+        return piece
+
+    def _next(self, token: int) -> str:
+        self.ids.append(token)
+        if token in self.tokenizer.byte_tokens:
+            return ""
+        before = self.tokenizer.decode(self.ids[self.context : self.given])
+        text = self.tokenizer.decode(self.ids[self.context :])
+        if text.endswith("\ufffd") or not text.startswith(before):
+            return ""
+        self.context, self.given = self.given, len(self.ids)
+        return text.removeprefix(before)
 
 
 def vocabulary(config: Config, directory: str | Path, ids: bool = False) -> Bytes | Ids | Tokenizer:

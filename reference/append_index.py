@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .index import Index
+from .index import Index, check_rows
 
 
 def _norm_rotate(x: np.ndarray, index: Index, rope: np.ndarray) -> np.ndarray:
@@ -25,8 +25,8 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     Returns True. Raises ValueError on mismatched shapes or a block beyond the buffers; nothing is written then. Source:
     published model code; the dead key as design section 2 defines it.
     """
-    raw = np.asarray(raw, np.float64)
-    index.check_rows(raw, steps)
+    check_rows(raw, steps, index)
+    raw = raw.astype(np.float64)
     for row, pos in zip(raw, steps[:, 0].tolist(), strict=True):
         if pos < 0:
             continue

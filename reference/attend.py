@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .append_kv import slots_of
+from .arguments import check_floats, check_integers, check_output, check_steps
 from .formats import rotate
-from .index import check_steps
 from .kv import Cells, PagedKV, read_kv
 
 
@@ -38,21 +38,37 @@ def check_attend(
     out: np.ndarray | None,
     dtype: npt.DTypeLike,
 ) -> tuple[list[PagedKV], np.ndarray, np.ndarray]:
-    """(slots' PagedKV, slot of every row, output). Raises ValueError on mismatched shapes or ids too narrow."""
+    """(slots' PagedKV, slot of every row, output).
+
+    Raises ValueError on mismatched shapes or ids too narrow, IndexError on an id beyond the capacity and on an entry of
+    a page table outside its pool.
+    """
+    if check_floats("q", q).ndim != 3:
+        raise ValueError(f"q: shape {q.shape}: must be [rows, n_head, head_dim]")
     rows = len(q)
     check_steps(steps, rows)
     kvs, slots = slots_of(rows, kv, slots)
-    for slot in kvs:
+    for index, slot in enumerate(kvs):
+        slot.check_table(f"kv[{index}].")
         g = slot.pool.geometry
         if q.shape != (rows, g.n_head, g.head_dim):
             raise ValueError(f"q: shape {q.shape}: must be [rows, {g.n_head}, {g.head_dim}]")
-    if ids.ndim != 2 or len(ids) != rows or ids.shape[1] < steps[:, 3].max(initial=0):
+    if check_integers("ids", ids).ndim != 2 or len(ids) != rows or ids.shape[1] < steps[:, 3].max(initial=0):
         raise ValueError(f"ids: shape {ids.shape}: must be [{rows}, {steps[:, 3].max(initial=0)} or more]")
+    _check_ids(ids, steps[:, 3], kvs, slots)
     if out is None:
         out = np.empty(q.shape, dtype)
-    if out.shape != q.shape:
+    if check_output("out", out, np.dtype(dtype)).shape != q.shape:
         raise ValueError(f"out: shape {out.shape}: must be that of q, {q.shape}")
     return kvs, slots, out
+
+
+def _check_ids(ids: np.ndarray, widths: np.ndarray, kvs: Sequence[PagedKV], slots: np.ndarray) -> None:
+    """Raises IndexError when one of a row's first ``width`` ids is below -1 or beyond the capacity of its slot."""
+    capacity = np.array([kv.capacity for kv in kvs], np.int64)[slots][:, None]
+    bad = ((ids < -1) | (ids >= capacity)) & (np.arange(ids.shape[1]) < widths[:, None])
+    for row in np.flatnonzero(bad.any(axis=1)):
+        kvs[slots[row]].locate(ids[row, : widths[row]])
 
 
 def selected_cells(kv: PagedKV, ids: np.ndarray, width: int) -> Cells:
@@ -82,7 +98,8 @@ def attend(
     steps  [rows, 4] int32
 
     Returns float64 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0. Raises ValueError on
-    mismatched shapes, IndexError on an id beyond the capacity. Source: published model code; design section 4.
+    mismatched shapes, IndexError on an id beyond the capacity and on an entry of a page table outside its pool; nothing
+    is written then. Source: published model code; design section 4.
     """
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float64)
     for row, width in enumerate(steps[:, 3].tolist()):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from .index import Index, check_steps
+from .arguments import check_floats, check_output, check_steps
+from .index import Index, check_index
 
 TAIL_BONUS = 1e9
 """Added to the score of the block at n_bid when it holds cells, so that the tail wins every cut."""
@@ -10,15 +11,13 @@ TAIL_BONUS = 1e9
 
 def check_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None) -> None:
     """Raises ValueError unless the shapes fit and every row's blocks, the spare one included, fit the index."""
-    g = index.geometry
-    if q_idx.shape[1:] != (g.idx_heads, g.idx_dim):
+    g = check_index(index).geometry
+    if check_floats("q_idx", q_idx).ndim != 3 or q_idx.shape[1:] != (g.idx_heads, g.idx_dim):
         raise ValueError(f"q_idx: shape {q_idx.shape}: must be [rows, {g.idx_heads}, {g.idx_dim}]")
     rows = len(q_idx)
     check_steps(steps, rows)
-    last = int(steps[:, 2].max(initial=0))
-    if last >= index.max_blocks:
-        raise ValueError(f"steps: n_bid = {last}: the index holds {index.max_blocks} blocks, the spare one included")
-    if out is not None and out.shape != (rows, index.max_blocks):
+    index.check_blocks(steps)
+    if out is not None and check_output("out", out, index.pooled.dtype).shape != (rows, index.max_blocks):
         raise ValueError(f"out: shape {out.shape}: must be {(rows, index.max_blocks)}")
 
 

@@ -6,6 +6,7 @@ Source: design sections 2 and 4; the published model code pools the raw keys of 
 import numpy as np
 import numpy.typing as npt
 
+from .arguments import check_array, check_floats, check_steps, check_writable
 from .geometry import REAL, Geometry
 from .layers.rope import rope_table
 
@@ -57,17 +58,30 @@ class Index:
         """Blocks that fit, the spare one included: a sequence of n cells needs n // ratio + 1."""
         return len(self.pooled)
 
-    def check_rows(self, raw: np.ndarray, steps: np.ndarray) -> None:
-        """Raises ValueError unless raw keys [rows, idx_dim] and step records [rows, 4] match and fit the buffers."""
-        if raw.ndim != 2 or raw.shape[1] != self.geometry.idx_dim:
-            raise ValueError(f"raw: shape {raw.shape}: must be [rows, {self.geometry.idx_dim}]")
-        check_steps(steps, len(raw))
+    def check_blocks(self, steps: np.ndarray) -> None:
+        """Raises ValueError when the blocks of checked step records do not fit the buffers."""
         last = int(steps[:, 2].max(initial=0))
         if last >= self.max_blocks:
             raise ValueError(f"steps: n_bid = {last}: the index holds {self.max_blocks} blocks, the spare one included")
 
 
-def check_steps(steps: np.ndarray, rows: int) -> None:
-    """Raises ValueError unless ``steps`` is [rows, 4] int32."""
-    if steps.shape != (rows, 4) or steps.dtype != np.int32:
-        raise ValueError(f"steps: {steps.dtype} {steps.shape}: must be int32 ({rows}, 4)")
+def check_index(index: object) -> Index:
+    """``index``. Raises ValueError unless it is an :class:`Index`."""
+    if not isinstance(index, Index):
+        raise ValueError(f"index: {type(index).__name__}: must be an Index")
+    return index
+
+
+def check_rows(raw: np.ndarray, steps: np.ndarray, index: Index) -> None:
+    """Raises ValueError unless raw keys [rows, idx_dim] and step records [rows, 4] match and fit the index, whose
+    buffers may be written."""
+    check_index(index)
+    if check_floats("raw", raw).ndim != 2 or raw.shape[1] != index.geometry.idx_dim:
+        raise ValueError(f"raw: shape {raw.shape}: must be [rows, {index.geometry.idx_dim}]")
+    check_steps(steps, len(raw))
+    index.check_blocks(steps)
+    last = int(steps[:, 0].max(initial=-1))
+    if last // index.geometry.ratio >= index.max_blocks:
+        raise ValueError(f"steps: pos = {last}: the index holds {index.max_blocks} blocks, the spare one included")
+    for name in ("tail", "dead", "pooled"):
+        check_writable(f"index.{name}", check_array(f"index.{name}", getattr(index, name)))

@@ -63,7 +63,7 @@ class Cells(NamedTuple):
 
 def encode(x: npt.ArrayLike, coding: str) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scales of vectors ``x`` [..., head_dim] float32 in one coding, as :class:`Side` stores them (q4_0 is
-    rotated and packed)."""
+    rotated and packed). Raises ValueError on values that are not finite, or that the coding cannot hold."""
     if coding == "int8":
         return encode_int8(x)
     if coding == "q4_0":
@@ -71,10 +71,12 @@ def encode(x: npt.ArrayLike, coding: str) -> tuple[np.ndarray, np.ndarray]:
         return pack_nibbles(codes), scale
     x = np.asarray(x)
     none = np.zeros((*x.shape[:-1], 0), np.float16)
-    if coding == "f64":
-        return x.astype(np.float64), none
     with np.errstate(over="ignore"):
-        return x.astype(np.float16), none
+        stored = x.astype(np.float64 if coding == "f64" else np.float16)
+    if not np.isfinite(stored).all():
+        limit = "" if coding == "f64" else f" and at most {np.finfo(np.float16).max:.0f} in magnitude"
+        raise ValueError(f"{coding}: values must be finite{limit}")
+    return stored, none
 
 
 def _side(coding: str, shape: tuple[int, ...], head_dim: int) -> Side:
@@ -115,6 +117,29 @@ class Pool:
         return sum(array.nbytes for side in (self.k, self.v) for array in (side.codes, side.scale))
 
 
+def check_entries(table: np.ndarray, n_pages: int, name: str = "") -> np.ndarray:
+    """``table`` [logical pages]. Raises IndexError that names an entry other than -1 and pages 0 to ``n_pages`` - 1,
+    ValueError on another shape or dtype. ``name``: of the K/V in errors, such as ``kv[1].``"""
+    if table.ndim != 1 or table.dtype.kind not in "iu":
+        raise ValueError(f"{name}table: {table.dtype}, {table.ndim} axes: must be int32, one entry per logical page")
+    if table.size and (table.min() < -1 or table.max() >= n_pages):
+        entry = int(np.flatnonzero((table < -1) | (table >= n_pages))[0])
+        allowed = f"the pool has {n_pages} pages: must be from 0 to {n_pages - 1}, or -1"
+        raise IndexError(f"{name}table[{entry}] = {table[entry]}: {allowed}")
+    return table
+
+
+def shared_pages(pages: np.ndarray) -> tuple[int, int, int] | None:
+    """(index, another index, page) of a page from 0 on that stands twice in ``pages`` [n]; None when there is none."""
+    order = np.argsort(pages, kind="stable")
+    sorted_pages = pages[order]
+    twice = np.flatnonzero((sorted_pages[1:] == sorted_pages[:-1]) & (sorted_pages[1:] >= 0))
+    if not twice.size:
+        return None
+    at = twice[0]
+    return int(order[at]), int(order[at + 1]), int(sorted_pages[at])
+
+
 @dataclass
 class PagedKV:
     """K and V of one slot: a pool, the page table that leads into it, and an optional copy of every cell on the host.
@@ -123,6 +148,9 @@ class PagedKV:
     page) that ``append_kv`` always writes, so that a page can become resident later. Raises ValueError when an entry of
     the table lies outside the pool or two logical pages share a physical one, or when the host pool has another format,
     page size or too few pages.
+
+    ``table`` may be changed in place. Every operation on the host holds it to the pool again (:meth:`check_table`)
+    before it reads or writes a cell.
     """
 
     pool: Pool
@@ -131,21 +159,40 @@ class PagedKV:
 
     def __post_init__(self) -> None:
         self.table = np.ascontiguousarray(self.table, np.int32)
-        if self.table.ndim != 1:
-            raise ValueError(f"table: {self.table.ndim} axes: must be one entry per logical page")
-        used = self.table[self.table >= 0]
-        if used.size and used.max() >= self.pool.n_pages:
-            raise ValueError(f"table: entry {used.max()}: the pool has {self.pool.n_pages} pages")
-        if self.table.size and self.table.min() < -1:
-            raise ValueError(f"table: entry {self.table.min()}: must be a physical page or -1")
-        if np.unique(used).size != used.size:
-            raise ValueError("table: two logical pages share a physical page")
-        if self.host is not None:
-            pool, host = self.pool, self.host
+        try:
+            self.check_table()
+        except IndexError as error:
+            raise ValueError(str(error)) from error
+        shared = shared_pages(self.table)
+        if shared is not None:
+            first, second, page = shared
+            raise ValueError(f"table: two logical pages share a physical page: [{first}] and [{second}] are {page}")
+
+    def check_table(self, name: str = "") -> None:
+        """Hold the table to the pools as they are now: it may have been changed since this object was made.
+
+        name  of this object in errors, such as ``kv[1].``
+
+        Raises IndexError that names an entry outside the pool; ValueError on a table of another shape or dtype, and on
+        a host pool of another format, page size or geometry, or with fewer pages than the table.
+        """
+        pool, host = self.pool, self.host
+        table = check_entries(self.table, pool.n_pages, name)
+        if host is not None:
             if (host.format, host.page_size, host.geometry) != (pool.format, pool.page_size, pool.geometry):
-                raise ValueError("host: must have the pool's format, page size and geometry")
-            if host.n_pages < self.table.size:
-                raise ValueError(f"host: {host.n_pages} pages: the table has {self.table.size}")
+                raise ValueError(f"{name}host: must have the pool's format, page size and geometry")
+            if host.n_pages < table.size:
+                raise ValueError(f"{name}host: {host.n_pages} pages: the table has {table.size}")
+
+    def set_table(self, table: npt.ArrayLike) -> None:
+        """Replace the entries of the table by ``table`` [logical pages].
+
+        Raises, and changes nothing, IndexError on an entry outside the pool, ValueError on another number of pages.
+        """
+        table = check_entries(np.asarray(table), self.pool.n_pages)
+        if table.shape != self.table.shape:
+            raise ValueError(f"table: {table.size} pages: must be {self.table.size}")
+        self.table[...] = table
 
     @classmethod
     def new(
@@ -178,9 +225,10 @@ class PagedKV:
     def locate(self, cells: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         """(physical page, offset in the page), both int64 [n], of logical ``cells`` [n].
 
-        The page is -1 where the cell is -1 or its page is not resident. Raises IndexError on
-        a cell below -1 or beyond the capacity.
+        The page is -1 where the cell is -1 or its page is not resident. Raises IndexError on a cell below -1 or beyond
+        the capacity, and as :meth:`check_table` does.
         """
+        self.check_table()
         cells = np.asarray(cells, np.int64)
         if cells.size and (cells.min() < -1 or cells.max() >= self.capacity):
             bad = cells[(cells < -1) | (cells >= self.capacity)][0]

@@ -28,7 +28,7 @@ class Sampling:
     """Options of the chain; the defaults change nothing but the length of the list.
 
     =====================  ==========================================================================================
-    ``temperature``        divides the logits that are left; 0 or less takes the largest logit and draws nothing
+    ``temperature``        divides the logits that are left; 0 takes the largest logit and draws nothing
     ``top_k``              keeps the k largest; 0 keeps ``max_candidates``
     ``top_p``              keeps the shortest prefix whose probability reaches top_p; 1 keeps all
     ``min_p``              keeps tokens with at least min_p times the probability of the most probable; 0 keeps all
@@ -62,6 +62,7 @@ class Sampling:
                 kind = "an integer" if field.type is int else "a finite number"
                 raise ValueError(f"{field.name} = {value!r}: must be {kind}")
         for name, low, high in (
+            ("temperature", 0, None),
             ("top_k", 0, None),
             ("top_p", 0, 1),
             ("min_p", 0, 1),
@@ -79,7 +80,7 @@ class Sampling:
     @property
     def greedy(self) -> bool:
         """Whether nothing is drawn."""
-        return self.temperature <= 0
+        return self.temperature == 0
 
 
 DEFAULT = Sampling()

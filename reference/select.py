@@ -6,8 +6,8 @@ Source: design section 6. Works on scores of any float dtype; the order is total
 import numpy as np
 import numpy.typing as npt
 
+from .arguments import check_floats, check_output, check_steps
 from .geometry import REAL, RULES, Geometry
-from .index import check_steps
 
 
 def check_select(
@@ -16,7 +16,7 @@ def check_select(
     """The output array, -1 throughout. Raises ValueError on mismatched shapes, an unknown rule, or ids too narrow."""
     if rule not in RULES:
         raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
-    if scores.ndim != 2:
+    if check_floats("scores", scores).ndim != 2:
         raise ValueError(f"scores: shape {scores.shape}: must be [rows, blocks]")
     check_steps(steps, len(scores))
     for row, (_, n_kv, n_bid, width) in enumerate(steps.tolist()):
@@ -26,8 +26,9 @@ def check_select(
             raise ValueError(f"steps: row {row}: n_bid = {n_bid}: there are {scores.shape[1]} scores")
     if ids is None:
         ids = np.empty((len(scores), geometry.max_width), np.int32)
-    if ids.ndim != 2 or len(ids) != len(scores) or ids.shape[1] < steps[:, 3].max(initial=0):
-        raise ValueError(f"ids: shape {ids.shape}: must be [{len(scores)}, {steps[:, 3].max(initial=0)} or more]")
+    width = steps[:, 3].max(initial=0)
+    if check_output("ids", ids, np.dtype(np.int32)).ndim != 2 or len(ids) != len(scores) or ids.shape[1] < width:
+        raise ValueError(f"ids: shape {ids.shape}: must be [{len(scores)}, {width} or more]")
     ids[:] = -1
     return ids
 

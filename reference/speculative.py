@@ -75,10 +75,10 @@ def greedy(
 ) -> tuple[int, list[int]]:
     """A draft stands while it is its row's largest logit after the penalties, ties to the lower id.
 
-    Arguments and result as :func:`exact_match`; the temperature of ``options`` must be 0 or less.
+    Arguments and result as :func:`exact_match`; the temperature of ``options`` must be 0.
     """
     if not options.greedy:
-        raise ValueError(f"temperature = {options.temperature!r}: must be 0 or less for greedy acceptance")
+        raise ValueError(f"temperature = {options.temperature!r}: must be 0 for greedy acceptance")
     return exact_match(logits, drafts, history, options, seed=0, position=0, draw=draw)
 
 

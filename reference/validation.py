@@ -41,9 +41,13 @@ class InvalidError(ValueError):
 
     def __init__(self, path: str, value: object, allowed: str, text: str = "") -> None:
         self.path, self.value, self.allowed = path, value, allowed
-        shown = repr(value)
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        super().__init__(f"{path or 'top'}: {text or f'is {shown}: must be {allowed}'}")
+        super().__init__(f"{path or 'top'}: {text or f'is {shown(value)}: must be {allowed}'}")
+
+
+def shown(value: object) -> str:
+    """``value`` as an error shows it: its representation, cut after 120 characters."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def convert(data: object, kind: type[T], path: str = "") -> T:

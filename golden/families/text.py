@@ -19,12 +19,17 @@ from qsa.model.text_model import ExactModel
 from qsa.reference.model.config import Config
 from qsa.reference.sampler import GREEDY, Sampling
 
-from ..recipe import Recipe, check
-from ..record import Produced
+from ..canonical import digest
+from ..recipe import Recipe, check, name_of
+from ..record import GoldenError, Produced
+from ..store import Store
 from ..training import exercises
 
 MODEL = Path(__file__).parents[1] / "model"
 """The trained model: configuration, int8 weights, prompts, held-out texts."""
+
+FILES = ("config.json", "model.safetensors")
+"""The files that make the model: their hash is kept with every golden of a text."""
 
 SEED = 11
 SAMPLED = Sampling(temperature=1.0, top_p=0.95, top_k=20, min_p=0.05)
@@ -53,25 +58,39 @@ NEEDLES = 7
 ALLOWED = {"computation": tuple(COMPUTATIONS)}
 
 
+def checked_folder() -> Path:
+    """:data:`MODEL`, for every use of the golden model as one. Raises GoldenError when its files are not those that the
+    goldens were made with, and OSError."""
+    golden = name_of("text", {"computation": next(iter(COMPUTATIONS))})
+    stored, found = Store().load(golden).inputs["weights"], digest(weights_hash())
+    if found != stored:
+        raise GoldenError(
+            f"{MODEL}: {' and '.join(FILES)} have the hash {found}, the goldens were made with {stored}: "
+            "fetch the files anew"
+        )
+    return MODEL
+
+
 @cache
 def tensors() -> tuple[Config, dict[str, Any]]:
-    """(Config, name -> tensor) of the golden model. Raises as ``read_quantised`` does."""
-    return read_quantised(MODEL)
+    """(Config, name -> tensor) of the golden model. Raises as :func:`checked_folder` and ``read_quantised`` do."""
+    return read_quantised(checked_folder())
 
 
 @cache
 def weights_hash() -> np.ndarray:
     """xxh3_128 over the golden model's files of configuration and weights, uint8 [16]."""
     hasher = xxhash.xxh3_128()
-    for name in ("config.json", "model.safetensors"):
+    for name in FILES:
         hasher.update((MODEL / name).read_bytes())
     return np.frombuffer(hasher.digest(), np.uint8)
 
 
 @cache
 def reference() -> ExactModel:
-    """The golden model in the NumPy arithmetic."""
-    return ExactModel(*tensors())
+    """The golden model in the NumPy arithmetic, whatever its files hold: goldens are made anew with it, and their
+    comparison tells that the weights differ."""
+    return ExactModel(*read_quantised(MODEL))
 
 
 def _bytes(name: str) -> bytes:

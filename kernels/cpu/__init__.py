@@ -6,7 +6,8 @@ arithmetic of ``attend`` gives its own bits, also independent of both. They work
 and ``arithmetic`` matter here: the others choose between schedules that are one kernel on a CPU.
 
 Threads are numba's (``NUMBA_NUM_THREADS``). Calls from several Python threads at once need numba's ``omp`` or ``tbb``
-threading layer, not ``workqueue``.
+threading layer, not ``workqueue``. A process that is forked from one whose kernels have run (multiprocessing's old
+default on Linux) needs ``tbb`` or ``workqueue``: with ``omp`` a parallel kernel raises RuntimeError there.
 """
 
 from . import layers

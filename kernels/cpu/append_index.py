@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from qsa.reference.index import Index
+from qsa.reference.index import Index, check_rows
 
 from ..ops import refuse
 from .jit import kernel
@@ -62,16 +62,13 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     Returns True; False, with nothing written, for an index that is not float32 or whose blocks are single cells. Raises
     ValueError on mismatched shapes or a block beyond the buffers; nothing is written then.
     """
+    check_rows(raw, steps, index)
     raw = np.ascontiguousarray(raw, np.float32)
-    index.check_rows(raw, steps)
     if index.pooled.dtype != np.float32:
         return refuse("append_index", "format")
     g = index.geometry
     if g.ratio < 2:
         return refuse("append_index", "geometry")
-    last = int(steps[:, 0].max(initial=-1))
-    if last // g.ratio >= index.max_blocks:
-        raise ValueError(f"steps: pos = {last}: the index holds {index.max_blocks} blocks, the spare one included")
     positions = np.ascontiguousarray(steps[:, 0])
     tables = index.weight, index.rope, index.rope0
     _append(raw, positions, index.tail, index.dead, index.pooled, *tables, np.float32(g.eps))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qsa.reference.append_kv import rows_by_slot, write_cells
+from qsa.reference.append_kv import encoded_rows, rows_by_slot, write_cells
 from qsa.reference.formats import GROUP
 from qsa.reference.formats import rotate as check_rotation
 from qsa.reference.kv import PagedKV, Side, encode
@@ -115,16 +115,14 @@ def append_kv(
     kv     a PagedKV, or a list of them with ``slots`` [rows] int32 naming each row's
     steps  [rows, 4] int32; a row with pos -1 writes nothing; the positions of one slot are distinct
 
-    Returns True; False, with nothing written, for the format f64. Raises ValueError on mismatched shapes, values no
-    scale can hold, or a position beyond the capacity or given twice; nothing is written then.
+    Returns True; False, with nothing written, for the format f64. Raises ValueError and IndexError as
+    ``reference.append_kv`` does; nothing is written then.
     """
     found = rows_by_slot(k, v, kv, steps, slots)
     if any(target.pool.format == "f64" for target, _, _ in found):
         return refuse("append_kv", "format")
     # All is encoded before anything is written: an error leaves the pages as they were.
-    writes = [
-        (target, pos, _encoded(k[rows], target.pool.k), _encoded(v[rows], target.pool.v)) for target, rows, pos in found
-    ]
-    for target, pos, *coded in writes:
+    writes = [(target, pos, encoded_rows(k, v, rows, target.pool, _encoded)) for target, rows, pos in found]
+    for target, pos, coded in writes:
         write_cells(target, pos, coded)
     return True

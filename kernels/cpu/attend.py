@@ -50,13 +50,6 @@ def _refusal(kvs: Sequence[PagedKV], arithmetic: str) -> str | None:
     return None
 
 
-def _check_ids(ids: np.ndarray, widths: np.ndarray, kvs: Sequence[PagedKV], slots: np.ndarray) -> None:
-    capacity = np.array([kv.capacity for kv in kvs], np.int64)[slots][:, None]
-    bad = ((ids < -1) | (ids >= capacity)) & (np.arange(ids.shape[1]) < widths[:, None])
-    for row in np.flatnonzero(bad.any(axis=1)):
-        kvs[slots[row]].locate(ids[row, : widths[row]])
-
-
 def attend(
     q: np.ndarray,
     kv: PagedKV | Sequence[PagedKV],
@@ -86,12 +79,12 @@ def attend(
     Returns float32 [rows, n_head, head_dim] (or ``out``); a row that selects nothing gives 0, a query that is not
     finite makes its own row and head NaN. Returns False, with nothing written, for formats without integer codes in the
     exact arithmetic, for f64 in the float arithmetic, and for a head_dim that is no multiple of 8. Raises ValueError on
-    mismatched shapes or keyword arguments that do not fit, IndexError on an id beyond the capacity; nothing is written
-    then. Source: design sections 4 and 8.
+    mismatched shapes or keyword arguments that do not fit, IndexError on an id beyond the capacity and on an entry of a
+    page table outside its pool; nothing is written then. Source: design sections 4 and 8.
     """
+    kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
     schedule, splits, arithmetic = _settled(schedule, splits, arithmetic, len(q))
     q = np.ascontiguousarray(q, np.float32)
-    kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
     reason = _refusal(kvs, arithmetic)
     if reason:
         return refuse("attend", reason)
@@ -99,7 +92,6 @@ def attend(
         if own.pool.k.coding == "q4_0" or own.pool.v.coding == "q4_0":
             rotate(np.zeros(own.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
     ids, widths = np.ascontiguousarray(ids, np.int32), np.maximum(steps[:, 3], 0).astype(np.int64)
-    _check_ids(ids, widths, kvs, slots)
     kernels = attend_exact if arithmetic == "exact" else attend_float
     direct = out.dtype == np.float32 and out.flags.c_contiguous
     result = out if direct else np.empty(out.shape, np.float32)

@@ -119,8 +119,8 @@ def block_scores(
     """
     if schedule is not None:
         check_schedule("block_scores", schedule)
-    q_idx = np.ascontiguousarray(q_idx, np.float32)
     check_scores(q_idx, index, steps, out)
+    q_idx = np.ascontiguousarray(q_idx, np.float32)
     if index.pooled.dtype != np.float32:
         return refuse("block_scores", "format")
     if out is None:

@@ -12,7 +12,7 @@ from qsa.reference.geometry import Geometry
 
 from .. import ops
 from ..ops import WINDOW_ROWS
-from .common.checks import check_array
+from .common.checks import check_array, check_index
 from .device.containers import DeviceIndex
 from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
 from .toolchain.constants import FULL_WARP, WARP
@@ -123,7 +123,7 @@ def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex) -> bo
     Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched arrays. Windows of up
     to 8 rows are one launch, longer calls two.
     """
-    g, rows = index.geometry, len(raw)
+    g, rows = check_index(index).geometry, len(raw)
     check_array("raw", raw, "float32", (rows, g.idx_dim), alignment=4)
     check_array("steps", steps, "int32", (rows, 4), alignment=4)
     if not fits(g):

@@ -11,7 +11,7 @@ from typing import Any
 from qsa.reference.formats import GROUP
 
 from .. import ops
-from .common.checks import check_array, listed
+from .common.checks import check_array, check_distinct, listed
 from .device.containers import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
 from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
 from .toolchain.constants import FULL_WARP, WARP
@@ -218,9 +218,12 @@ def append_kv(
     steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, or whose slot is none of
            ``kv``, writes nothing
 
-    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays, or no DeviceKV
-    at all. Nothing is synchronised, so neither a slot that does not exist nor values that no scale can hold are
-    reported: the scale of those is infinite and their codes are 0.
+    Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays, no DeviceKV at
+    all, and one DeviceKV for two slots; nothing is launched then. Nothing is synchronised, so what only the device
+    knows is not reported: a slot that does not exist; values that the format cannot hold, of which the scale is
+    infinite and the codes are 0, in fp16 the values themselves infinite; an entry of a page table that was written on
+    the device (:class:`~qsa.kernels.cuda.device.containers.DeviceKV` says when tables are checked); a page of one
+    pool in the tables of two slots that both write it, of which one row's cell stays.
     """
     kvs = listed(kv)
     g, rows = kvs[0].pool.geometry, len(k)
@@ -231,6 +234,7 @@ def append_kv(
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
     if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
+    check_distinct(kvs)
     sides = {side.coding for held in kvs for side in (held.pool.k, held.pool.v)}
     if any(held.pool.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
         return ops.refuse(NAME, "geometry")

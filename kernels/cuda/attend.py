@@ -163,7 +163,8 @@ def attend(
     int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 256, more than 12
     heads to a KV head, or more cells than a row's blocks can hold (``geometry``), and for a scratch that is too small
     or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or
-    splits that do not fit.
+    splits that do not fit. Page tables are checked when a :class:`~qsa.kernels.cuda.device.containers.DeviceKV` is made
+    and by its ``set_table``; nothing is synchronised here to check them again.
     """
     if schedule is None and splits is None and switches().split_attn and len(q) <= WINDOW_ROWS:
         answer = attend(

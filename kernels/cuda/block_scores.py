@@ -31,7 +31,7 @@ from .block_scores_kernels import (
     one_row,
     transposed,
 )
-from .common.checks import check_array, check_schedule
+from .common.checks import check_array, check_index, check_schedule
 from .device.containers import DeviceIndex
 from .toolchain.compiler import array_module, launch, properties
 from .toolchain.constants import MAX_GRID_YZ
@@ -55,7 +55,7 @@ def standing_schedule(rows: int) -> str:
 
 def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out: DeviceArray | None) -> None:
     """Raises ValueError unless the device arrays have the shapes and dtypes that the kernels read and write."""
-    g = index.geometry
+    g = check_index(index).geometry
     rows = q_idx.shape[0]
     check_array("q_idx", q_idx, "float32", (rows, g.idx_heads, g.idx_dim))
     check_array("steps", steps, "int32", (rows, 4))

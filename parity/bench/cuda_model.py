@@ -22,7 +22,7 @@ from qsa.engine.device_sampling import DrawParameters
 from qsa.engine.graph_runner import GraphRunner, make_runner
 from qsa.engine.slot import Slot
 from qsa.engine.window import run_window
-from qsa.golden.families.text import MODEL
+from qsa.golden.families import text
 from qsa.kernels.cpu.sampler import argmax
 from qsa.kernels.cuda.device import Program
 from qsa.kernels.cuda.toolchain.host import launches
@@ -37,7 +37,7 @@ class ModelBench:
     """The golden model on one backend, with slots of its own."""
 
     def __init__(self, backend: str, slots: int, capacity: int) -> None:
-        self.model = load_model(MODEL, backend)
+        self.model = load_model(text.checked_folder(), backend)
         self.runner = make_runner(self.model)
         self.slots = [Slot(self.model, capacity) for _ in range(slots)]
         self.rng = np.random.default_rng(1)

@@ -39,7 +39,7 @@ def model(backend: Backend) -> Any:
 def _model(backend: Backend) -> Any:
     own = {operations: name for name, operations in BACKENDS.items()}
     if backend.name in own:
-        return load_model(text.MODEL, own[backend.name], backend.arithmetic)
+        return load_model(text.checked_folder(), own[backend.name], backend.arithmetic)
     config, tensors = text.tensors()
     if backend.own_storage:
         raise UnsupportedError("model: own storage: the golden model keeps K and V in our pools")

@@ -5,9 +5,14 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from qsa.reference.model.checkpoint import generation_ends
+from qsa.reference.model.config import Config
+from qsa.reference.sampler import Sampling
 
 from . import model_options
 
@@ -30,13 +35,16 @@ class SamplingOption(NamedTuple):
 
 
 FLOAT32 = float(np.finfo(np.float32).max)
+LIST = Sampling().max_candidates
+"""Tokens to draw from where no option says how many."""
+
 LEAST_FLOAT32 = float(np.finfo(np.float32).tiny)
 
 SAMPLING = {
     "temperature": SamplingOption(
-        float, 0.0, None, None, "divides the logits; 0 takes the largest and draws nothing (default)"
+        float, 0.0, 0, None, "divides the logits; 0 takes the largest and draws nothing (default)"
     ),
-    "top-k": SamplingOption(int, 0, 0, None, "keep the K largest"),
+    "top-k": SamplingOption(int, LIST, 0, None, f"keep the K largest; 0 keeps the whole vocabulary (default: {LIST})"),
     "top-p": SamplingOption(float, 1.0, 0, 1, "keep the shortest list whose probability reaches P"),
     "min-p": SamplingOption(float, 0.0, 0, 1, "keep tokens with at least P times the best one's probability"),
     "last-n": SamplingOption(int, 64, -1, None, "tokens that the penalties count; -1 all (default: 64)"),
@@ -98,6 +106,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise ValueError(f"--spec = {arguments.spec}: the model has no draft layer: only 1 is possible")
         drafting = None
     capacity = _checked_capacity(arguments, model, ids, what)
+    if not (arguments.quiet or arguments.ignore_eos):
+        _print_ends(model_options.directory(arguments))
     sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
     engine = Engine(model, 1, *sizes, runner=make_runner(model))
     request = engine.submit(
@@ -125,10 +135,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if request.status == "finished" else 1
 
 
-def _checked_sampling(arguments: argparse.Namespace) -> Any:
+def _print_ends(directory: Path) -> None:
+    """Print to standard error which ends of text stand only in the folder's generation_config.json."""
+    config = Config.from_file(directory / "config.json")
+    more = generation_ends(directory, config)
+    if more:
+        print(f"qsa generate: ids {', '.join(map(str, more))} of generation_config.json end the text", file=sys.stderr)
+
+
+def _checked_sampling(arguments: argparse.Namespace) -> Sampling:
     """The Sampling of the options. Raises ValueError, naming the option, on a value outside its bounds, a seed outside
     64 bits or an acceptance that does not go with the temperature."""
-    from qsa.engine import Sampling
     from qsa.engine.request import integer
     from qsa.engine.sampling import ACCEPTANCES
 
@@ -146,8 +163,9 @@ def _checked_sampling(arguments: argparse.Namespace) -> Any:
     if arguments.acceptance is not None:
         model_options.check_choice("--acceptance", arguments.acceptance, ACCEPTANCES)
     if arguments.acceptance == "greedy" and arguments.temperature > 0:
-        raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0 or less")
-    return Sampling(**{name.replace("-", "_"): value for name, value in values.items()})
+        raise ValueError(f"--acceptance = 'greedy': --temperature = {arguments.temperature!r}: must be 0")
+    # The cap on the list, which a GPU's sampler has, would cut what was asked for; the host draws from longer lists.
+    return Sampling(**{name.replace("-", "_"): value for name, value in values.items()}, max_candidates=0)
 
 
 def _checked_drafting(arguments: argparse.Namespace) -> Any:

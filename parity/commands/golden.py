@@ -45,6 +45,8 @@ def _guarded(run: Command) -> Command:
     def guarded(arguments: argparse.Namespace) -> int:
         try:
             return run(arguments)
+        except BrokenPipeError:
+            raise
         except (CaseError, GoldenError, OSError) as error:
             print(f"qsa golden: {error}", file=sys.stderr)
             return 2

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from qsa.golden.families.text import MODEL
+from qsa.golden.families import text
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
@@ -37,6 +38,11 @@ def check_choice(option: str, value: object, allowed: Iterable[str]) -> None:
         raise ValueError(f"{option} = {value!r}: allowed are {', '.join(allowed)}")
 
 
+def directory(arguments: argparse.Namespace) -> Path:
+    """Folder of the model that the options choose."""
+    return text.MODEL if arguments.model is None else Path(arguments.model)
+
+
 def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     """(model, vocabulary, backend's name) that the options choose.
 
@@ -46,8 +52,8 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
     from qsa.engine.load import BACKENDS, load_model
     from qsa.engine.tokenizer import vocabulary
 
-    directory = MODEL if arguments.model is None else Path(arguments.model)
-    if arguments.model is None and not (directory / "config.json").is_file():
+    folder = directory(arguments)
+    if arguments.model is None and not (folder / "config.json").is_file():
         raise ValueError("--model: missing: the golden model is not part of this installation")
     found = facts()
     backend = default_backend(found) if arguments.backend is None else arguments.backend
@@ -57,12 +63,17 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         if (backend, arguments.arithmetic) == ("reference", "float"):
             raise ValueError("--arithmetic = 'float': --backend = 'reference' has the exact arithmetic alone")
     check_choice("--rule", arguments.rule, RULES)
-    if not directory.is_dir():
-        raise ValueError(f"--model = {str(directory)!r}: there is no such folder")
+    if arguments.model is None:
+        text.checked_folder()
+    if not folder.is_dir():
+        raise ValueError(f"--model = {str(folder)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":
         raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
-    model = load_model(directory, backend, arguments.arithmetic, arguments.rule)
-    return model, vocabulary(model.config, directory, arguments.ids), backend
+    with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
+        model = load_model(folder, backend, arguments.arithmetic, arguments.rule)
+    for warning in found_warnings:
+        print(f"qsa {arguments.command}: {warning.message}", file=sys.stderr)
+    return model, vocabulary(model.config, folder, arguments.ids), backend
 
 
 def check_capacity(arguments: argparse.Namespace, what: str, needed: int) -> int:
@@ -111,7 +122,10 @@ def source(name: str) -> str:
 
 
 def read_bytes(name: str) -> bytes:
-    """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it."""
+    """The content of the file ``name``, of standard input where it is ``-``. Raises OSError naming it, and ValueError
+    on a folder."""
+    if name != "-" and Path(name).is_dir():
+        raise ValueError(f"{name}: is a folder: a file with a text is required, or - for standard input")
     return sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ..index import Index
+from ..index import Index, check_rows
 from .scalar import lane_sum
 
 
@@ -32,8 +32,8 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
 
     Returns True. Raises ValueError on mismatched shapes or a block beyond the buffers; nothing is written then.
     """
+    check_rows(raw, steps, index)
     raw = np.asarray(raw, np.float32)
-    index.check_rows(raw, steps)
     ratio = index.geometry.ratio
     for row, pos in zip(raw, steps[:, 0].tolist(), strict=True):
         if pos < 0:

@@ -133,8 +133,8 @@ def attend(
     """
     if not isinstance(splits, Integral) or splits < 1:
         raise ValueError(f"splits = {splits}: must be an integer of at least 1")
-    q = np.asarray(q, np.float32)
     kvs, slots, out = check_attend(q, kv, ids, steps, slots, out, np.float32)
+    q = np.asarray(q, np.float32)
     for slot in kvs:
         if not slot.exact:
             raise ValueError(f"kv: format {slot.pool.format!r}: the exact arithmetic covers {', '.join(EXACT_FORMATS)}")

@@ -32,8 +32,8 @@ def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.nda
     (rounded) when it holds cells. relu(x) is 0 where x <= 0, so -0 becomes +0 and a NaN stays, as the one NaN. Raises
     ValueError on mismatched shapes or a block beyond the index.
     """
-    q_idx = np.asarray(q_idx, np.float32)
     check_scores(q_idx, index, steps, out)
+    q_idx = np.asarray(q_idx, np.float32)
     if out is None:
         out = np.full((len(q_idx), index.max_blocks), -np.inf, np.float32)
     with np.errstate(invalid="ignore", over="ignore"):

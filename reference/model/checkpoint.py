@@ -4,8 +4,10 @@ Source: the safetensors format; tensor names of the published checkpoint. Tensor
 does not touch costs no memory. A header is believed only after it has been held to the length of the file.
 """
 
+import dataclasses
 import json
 import math
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from ..validation import shown
 from .config import LIMIT, Config
+from .files import pointer_fault, read_json
 from .text_model import Model
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -67,11 +71,13 @@ class Experts:
 
 def load_checkpoint(folder: Path | str, rule: str = "blocks", draft_norm: str = "whole") -> Model:
     """The :class:`~qsa.reference.model.Model` of a folder with `config.json` and `model.safetensors`, or with an index
-    `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model.
+    `model.safetensors.index.json` and its shards. ``rule`` and ``draft_norm`` go to the model. Of a
+    `generation_config.json` the ends of text are read.
 
     Names may carry the language-model prefix of a multimodal checkpoint; vision tensors are ignored. Experts may be
     stacked or one by one, the n-gram table whole or in shards; the draft layer may be absent. Weights are float64,
-    float32, float16 or bfloat16.
+    float32, float16 or bfloat16. Tensors that a file holds and the index does not name are skipped, with a warning that
+    counts them.
     Raises CheckpointError (a ValueError) naming file or tensor when something is missing, extra, misshapen, of another
     dtype or malformed; ValueError on a configuration that is not supported; FileNotFoundError when a file is absent.
     """
@@ -90,7 +96,7 @@ def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[
     too. Errors as :func:`load_checkpoint`, but for missing, extra and misshapen tensors.
     """
     folder = Path(folder)
-    config = Config.from_file(folder / "config.json")
+    config = read_config(folder)
     weights = (*FLOATS, "I8") if codes else tuple(FLOATS)
     tensors = {}
     for name, (dtype, data) in _read_folder(folder).items():
@@ -104,6 +110,38 @@ def read_tensors(folder: Path | str, codes: bool = False) -> tuple[Config, dict[
             raise CheckpointError(f"tensor {short}: dtype {dtype}: allowed are {', '.join(allowed)}")
         tensors[short] = data
     return config, _join_table(_join_experts(tensors))
+
+
+def read_config(folder: Path | str) -> Config:
+    """The :class:`Config` of a folder's `config.json`, and what `generation_config.json` adds to its ends of text.
+
+    An id that stands only there ends a text and cuts no n-grams, as further ids of `config.json` do. Raises ValueError
+    that names file and field.
+    """
+    config = Config.from_file(Path(folder) / "config.json")
+    more = generation_ends(folder, config)
+    if not more:
+        return config
+    if config.eos_token_id is None:
+        # A model without an end of text has no n-grams to cut.
+        config, more = dataclasses.replace(config, eos_token_id=more[0]), more[1:]
+    return dataclasses.replace(config, more_eos_token_ids=(*config.more_eos_token_ids, *more))
+
+
+def generation_ends(folder: Path | str, config: Config) -> list[int]:
+    """The ends of text that `generation_config.json` of a folder holds beside those of ``config``; empty where there is
+    no such file. Raises ValueError on what is no id of the vocabulary."""
+    path = Path(folder) / "generation_config.json"
+    if not path.is_file():
+        return []
+    data = read_json(path)
+    found = data.get("eos_token_id") if isinstance(data, dict) else None
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    for token in ids:
+        if type(token) is not int or not 0 <= token < config.vocab_size:
+            allowed = f"0 to {config.vocab_size - 1}, or a list of such, is allowed"
+            raise ValueError(f"{path.name}: eos_token_id = {shown(token)}: {allowed}")
+    return [token for token in dict.fromkeys(ids) if token not in config.eos_token_ids]
 
 
 def _short_name(name: str) -> str | None:
@@ -123,9 +161,9 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
     if not index.exists():
         return read_safetensors(folder / "model.safetensors")
     try:
-        data = json.loads(index.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{index.name}: no JSON: {error}") from error
+        data = read_json(index)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
     where = data.get("weight_map") if isinstance(data, dict) else None
     if not isinstance(where, dict) or not where:
         raise CheckpointError(f"{index.name}: weight_map: an object with at least one tensor is required")
@@ -136,13 +174,18 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
                 f"{index.name}: {name}: {file!r}: a plain file name ending in .safetensors is required"
             )
     tensors: dict[str, tuple[str, np.ndarray | None]] = {}
+    skipped: list[str] = []
     for file in sorted(set(where.values())):
         listed = {name for name, holder in where.items() if holder == file}
         found = read_safetensors(folder / file)
-        for kind, names in (("missing", listed - set(found)), ("not in the index", set(found) - listed)):
-            if names:
-                raise CheckpointError(f"{file}: tensor {min(names)}: {kind}")
-        tensors |= found
+        missing = listed - set(found)
+        if missing:
+            raise CheckpointError(f"{file}: tensor {min(missing)}: missing")
+        skipped += (f"{name} in {file}" for name in sorted(set(found) - listed))
+        tensors |= {name: found[name] for name in listed}
+    if skipped:
+        text = f"{folder}: {len(skipped)} tensors of its files are not in {index.name} and were skipped: {skipped[0]}"
+        warnings.warn(text + (", ..." if len(skipped) > 1 else ""), stacklevel=2)
     return tensors
 
 
@@ -154,6 +197,9 @@ def read_safetensors(path: Path | str) -> dict[str, tuple[str, np.ndarray | None
     """
     path = Path(path)
     size = path.stat().st_size
+    fault = pointer_fault(path)
+    if fault:
+        raise CheckpointError(fault)
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, MAX_HEADER):

@@ -6,7 +6,6 @@ refused when it holds anything but the one value that is implemented: nothing is
 """
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ from msgspec import Meta
 
 from ..geometry import Geometry
 from ..validation import LARGEST, InvalidError, convert
+from .config_fields import MOST as LIMIT
 from .config_fields import check_fields, check_outer, rope_objects
 from .config_fields import field_error as _error
+from .files import read_json
 
 LAYER_TYPES = ("linear_attention", "indexed_attention")
 MODEL_TYPES = ("qwen4_exp", "qwen4_exp_text")
@@ -27,7 +28,6 @@ QUANTISATION = {"quant_method": "int8", "group_size": 64, "scale_dtype": "float1
 
 # A file names sizes before any tensor proves them, and work is done per layer and per n-gram head.
 LIMITS = {"num_hidden_layers": 1024, "hc_count": 64, "ngram_size": 16, "heads_per_ngram": 256}
-LIMIT = 2**31 - 1
 
 
 def _up_to(top: int) -> Meta:
@@ -113,6 +113,9 @@ class Config:
         if self.ple_embed_dim is None:
             set_(self, "ple_embed_dim", self.hidden_size)
         set_(self, "layer_types", tuple(self.layer_types))
+        for layer in self.ple_layer_ids:
+            if type(layer) is not int:
+                raise _error("ple_layer_ids", layer, "integers are required")
         set_(self, "ple_layer_ids", tuple(sorted(set(self.ple_layer_ids))))
         set_(self, "more_eos_token_ids", tuple(self.more_eos_token_ids))
         for name, kind in get_type_hints(type(self), include_extras=True).items():
@@ -150,7 +153,7 @@ class Config:
 
     def _check_ple(self) -> None:
         for layer in self.ple_layer_ids:
-            if type(layer) is not int or not 1 <= layer <= self.num_hidden_layers:
+            if not 1 <= layer <= self.num_hidden_layers:
                 raise _error("ple_layer_ids", layer, f"1 to num_hidden_layers = {self.num_hidden_layers} are allowed")
             if self.layer_types[layer - 1] != "linear_attention":
                 raise _error("ple_layer_ids", layer, "only linear_attention layers may have PLE")
@@ -251,20 +254,15 @@ class Config:
         required = {field.name for field in dataclasses.fields(cls) if field.default is dataclasses.MISSING}
         for name in sorted(required - set(values)):
             raise ValueError(f"config: {name}: missing")
-        config = cls(**values)
-        section = ropes[0].get("mrope_section") if ropes else None
-        if section is not None and (not isinstance(section, list) or sum(section) * 2 != config.n_rot):
-            raise _error("mrope_section", section, f"a list with sum {config.n_rot // 2} is required")
-        return config
+        return cls(**values)
 
     @classmethod
     def from_file(cls, path: str | Path) -> "Config":
         """From a ``config.json`` file. Raises ValueError as :meth:`from_dict`, also when the file is no JSON."""
         try:
-            # Python's own reader: published files are written by Python and may hold Infinity in a field not read here.
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"config: {Path(path).name}: no JSON: {error}") from error
+            data = read_json(Path(path))
+        except ValueError as error:
+            raise ValueError(f"config: {error}") from error
         return cls.from_dict(data)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,6 +7,11 @@ at, so that nothing is silently computed differently.
 
 from collections.abc import Iterable, Mapping
 
+from ..validation import shown
+
+MOST = 2**31 - 1
+"""The largest size in a file."""
+
 ONLY = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -36,7 +41,7 @@ SCALING = ("factor", "attention_factor", "mscale", "mscale_all_dim", "short_fact
 
 def field_error(name: str, value: object, allowed: str) -> ValueError:
     """The error that names a field, its value and what is allowed."""
-    return ValueError(f"config: {name} = {value!r}: {allowed}")
+    return ValueError(f"config: {name} = {shown(value)}: {allowed}")
 
 
 def check_fields(data: Mapping, prefix: str = "") -> None:
@@ -64,7 +69,7 @@ def rope_objects(data: Mapping, prefix: str = "") -> list[Mapping]:
 
     prefix  put before the fields' names
 
-    Raises ValueError when one of them is no object or scales the embedding.
+    Raises ValueError when one of them is no object, scales the embedding, or has sections that no code can read.
     """
     found: list[Mapping] = []
     for name in ROPE_OBJECTS:
@@ -74,6 +79,7 @@ def rope_objects(data: Mapping, prefix: str = "") -> list[Mapping]:
             if not isinstance(rope, dict):
                 raise field_error(path, rope, "an object is required")
             _check_unscaled(path, rope)
+            _check_sections(path, rope)
             found.append(rope)
             pending += [(f"{path}.{key}", value) for key, value in rope.items() if isinstance(value, dict)]
     return found
@@ -87,7 +93,8 @@ def check_outer(outer: Mapping, text: Mapping, names: Iterable[str]) -> None:
     for name in sorted(names):
         value = outer.get(name)
         if value is not None and value != text.get(name):
-            raise field_error(name, value, f"the same value is required in text_config, which holds {text.get(name)!r}")
+            held = shown(text.get(name))
+            raise field_error(name, value, f"the same value is required in text_config, which holds {held}")
 
 
 def _check_unscaled(path: str, rope: Mapping) -> None:
@@ -97,3 +104,17 @@ def _check_unscaled(path: str, rope: Mapping) -> None:
     for name in SCALING:
         if rope.get(name) not in (None, 1):
             raise field_error(f"{path}.{name}", rope[name], "only null or 1 is supported")
+
+
+def _check_sections(path: str, rope: Mapping) -> None:
+    """Raises ValueError on an ``mrope_section`` that the published code cannot read.
+
+    The sections say which rotated dims follow the time, the height and the width in an image. The three positions of a
+    text token are equal, so no sections change a text, and their sum need not be that of the rotated dims.
+    """
+    sections = rope.get("mrope_section")
+    if sections is None:
+        return
+    sizes = isinstance(sections, list) and all(type(size) is int and 0 <= size <= MOST for size in sections)
+    if not sizes or len(sections) < 3:
+        raise field_error(f"{path}.mrope_section", sections, f"a list of 3 integers from 0 to {MOST} is required")

@@ -4,18 +4,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...ops import check_schedule, check_splits
-from ..device.containers import DeviceKV
+from ..device.containers import DeviceIndex, DeviceKV
 from ..toolchain.compiler import address, array_module
 
-__all__ = ["check_array", "check_schedule", "check_splits", "listed"]
+__all__ = ["check_array", "check_distinct", "check_index", "check_schedule", "check_splits", "listed"]
 
 
 def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
-    """The list of DeviceKVs that ``kv`` is, or is one of. Raises ValueError on none."""
+    """The list of DeviceKVs that ``kv`` is, or is one of. Raises ValueError on none, and on anything else."""
     kvs = list(kv) if isinstance(kv, Sequence) else [kv]
-    if not kvs:
-        raise ValueError(f"kv: {kv}: must be a DeviceKV, or a list of one or more")
+    wrong = [held for held in kvs if not isinstance(held, DeviceKV)]
+    if wrong or not kvs:
+        found = type(wrong[0]).__name__ if wrong else kv
+        raise ValueError(f"kv: {found}: must be a DeviceKV, or a list of one or more")
     return kvs
+
+
+def check_distinct(kvs: Sequence[DeviceKV]) -> None:
+    """Raises ValueError when one DeviceKV stands for two slots, whose rows would then share every page."""
+    first: dict[int, int] = {}
+    for slot, held in enumerate(kvs):
+        other = first.setdefault(id(held), slot)
+        if other != slot:
+            raise ValueError(f"kv: slots {other} and {slot} are one DeviceKV: each needs pages of its own")
+
+
+def check_index(index: Any) -> DeviceIndex:
+    """``index``. Raises ValueError unless it is a DeviceIndex."""
+    if not isinstance(index, DeviceIndex):
+        raise ValueError(f"index: {type(index).__name__}: must be a DeviceIndex")
+    return index
 
 
 def check_array(name: str, array: Any, dtype: str, shape: Sequence[int], alignment: int = 16) -> None:

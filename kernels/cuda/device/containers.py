@@ -14,7 +14,7 @@ import numpy as np
 
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
-from qsa.reference.kv import Cells, PagedKV, Pool, Side
+from qsa.reference.kv import Cells, PagedKV, Pool, Side, check_entries
 from qsa.reference.kv import read_kv as _read_kv
 
 from ..toolchain.compiler import address, array_module, as_numpy, pinned
@@ -57,15 +57,21 @@ class DeviceKV:
     """K and V of one slot on the device: a ``reference.kv.PagedKV`` of device arrays.
 
     pool   a :class:`DevicePool`
-    table  [logical pages] int32 on the device, to be changed in place
+    table  [logical pages] int32 on the device, to be changed in place, by :meth:`set_table` or by a kernel
     host   a ``reference.kv.Pool`` in page-locked memory, or None
 
-    Raises ValueError on format ``f64``, which exists in the reference alone.
+    The table is held to the pool when this object is made and by :meth:`set_table`, which have it on the host. The
+    operations read it on the device without waiting for it, so what is written there directly is checked by nobody: an
+    entry outside the pool then reads or writes other memory.
+
+    Raises ValueError on format ``f64``, which exists in the reference alone, and IndexError on an entry of the table
+    outside the pool.
     """
 
     def __init__(self, kv: PagedKV) -> None:
         xp = array_module()
         pool = kv.pool
+        kv.check_table()
         if pool.k.coding not in CODINGS:
             raise ValueError(f"format = {pool.format!r}: a device pool is int8, q4_0, k8v4 or fp16")
         k, v = (Side(side.coding, xp.array(side.codes), xp.array(side.scale)) for side in (pool.k, pool.v))
@@ -89,6 +95,16 @@ class DeviceKV:
     def capacity(self) -> int:
         """Cells that the page table can address."""
         return self.table.size * self.pool.page_size
+
+    def set_table(self, table: Any) -> None:
+        """Copy the page table ``table`` [logical pages] int32, on the host, into this object's own.
+
+        Raises, and changes nothing, IndexError on an entry outside the pool, ValueError on another number of pages.
+        """
+        table = check_entries(np.asarray(table), self.pool.n_pages)
+        if table.shape != self.table.shape:
+            raise ValueError(f"table: {table.size} pages: must be {self.table.size}")
+        self.table[...] = array_module().array(table.astype(np.int32))
 
     def slot_row(self) -> np.ndarray:
         """This slot's row of a slot table, int64 [13]."""

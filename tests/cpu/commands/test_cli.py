@@ -226,3 +226,66 @@ def test_env_names_the_machine(capsys):
     assert code == 0 and {"cpu", "cores", "threads", "target", "versions", "gpu", "switches"} <= lines.keys()
     assert "numpy " in lines["versions"] and "QSA_ARITHMETIC" in lines["switches"]
     assert not lines["gpu"].startswith("none") or ": " in lines["gpu"]
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    # Sends Ctrl-C when the module is imported, and finds nothing.
+    def find_spec(self, name, *rest):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+from qsa.parity.cli import main
+sys.exit(main(["env"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "module", ["numpy", "numba", "qsa.parity.commands", "qsa.parity.suite", "qsa.parity.environment"]
+)
+def test_ctrl_c_in_the_first_second_is_one_line(tmp_path, module):
+    """Known-faults N12: it was a traceback while the modules were imported."""
+    with started(
+        [sys.executable, "-c", INTERRUPTED, module], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, b"", b"qsa: interrupted\n")
+
+
+def test_version(capsys):
+    """Known-faults N12."""
+    code, out, err = run(capsys, "--version")
+    assert (code, err) == (0, "") and re.fullmatch(r"qsa-parity \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("golden", "list"), ("golden", "list", "attend-x"), ("parity", "--list"), ("env",), ("gate", "--list")],
+)
+def test_a_reader_that_goes_away_is_no_error(arguments):
+    """Known-faults N12: `qsa golden list | head` printed a broken pipe."""
+    read, write = os.pipe()
+    os.close(read)
+    with open(write, "wb") as out:
+        command = [sys.executable, "-m", "qsa.parity.cli", *arguments]
+        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, timeout=60)
+    if "attend-x" in arguments:
+        assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)  # its own error, and no pipe is written
+    else:
+        assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("verb", ["score", "generate"])
+def test_a_file_that_is_none_is_named_without_the_systems_number(capsys, tmp_path, verb):
+    option = ["--prompt-file"] if verb == "generate" else []
+    code, _, err = run(capsys, verb, *option, str(tmp_path))
+    assert code == 2
+    assert (
+        err == f"qsa {verb}: error: {tmp_path}: is a folder: a file with a text is required, or - for standard input\n"
+    )
+    code, _, err = run(capsys, verb, *option, str(tmp_path / "none"))
+    assert (code, err) == (2, f"qsa {verb}: error: {tmp_path / 'none'}: No such file or directory\n")

@@ -1,8 +1,12 @@
 """``qsa generate``: one line, with the option's own name, for everything that cannot be."""
 
+import json
 import math
+import shutil
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from qsa.engine import Sampling, memory
 from qsa.parity.commands.generate import SAMPLING
@@ -20,8 +24,12 @@ GENERATE = {
     "no prompt": ((), "one of the arguments --prompt --prompt-file is required"),
     "two prompts": (("--prompt", "a", "--prompt-file", "b"), "not allowed with argument"),
     "empty prompt": (("--prompt", ""), "prompt: 0 tokens: at least 1 required"),
-    "missing prompt": (("--prompt-file", "nowhere.txt"), "No such file or directory: 'nowhere.txt'"),
-    "prompt is a folder": (("--prompt-file", "."), "Is a directory"),
+    "missing prompt": (("--prompt-file", "nowhere.txt"), "error: nowhere.txt: No such file or directory"),
+    # known-faults N12: the number and the words of the system's error.
+    "prompt is a folder": (
+        ("--prompt-file", "."),
+        "error: .: is a folder: a file with a text is required, or - for st",
+    ),
     "no ids": (("--prompt", "12 x", "--ids"), "prompt: 'x': ids are whole numbers"),
     "negative id": (("--prompt", "-3", "--ids"), "prompt: '-3': ids"),
     "id outside": (("--prompt", "1 256", "--ids"), "prompt: id 256: the vocabulary is 0 to 255"),
@@ -33,6 +41,8 @@ GENERATE = {
     "mtp-max-t": (("--prompt", "a", "--mtp-max-t", "99"), "error: --mtp-max-t = 99: must be an integer, from 1 to 8"),
     "mtp-window": (("--prompt", "a", "--mtp-window", "0"), "error: --mtp-window = 0: must be an integer, at least 1"),
     "temperature": (("--prompt", "a", "--temperature", "nan"), "error: --temperature = nan: must be a finite number"),
+    # known-faults N12: it was taken for 0, which is greedy.
+    "temperature below 0": (("--prompt", "a", "--temperature", "-1"), "--temperature = -1.0: must be at least 0"),
     "min-p": (("--prompt", "a", "--min-p", "2"), "error: --min-p = 2.0: must be from 0 to 1"),
     "top-p": (("--prompt", "a", "--top-p", "-1"), "error: --top-p = -1.0: must be from 0 to 1"),
     "top-k": (("--prompt", "a", "--top-k", "-1"), "error: --top-k = -1: must be at least 0"),
@@ -41,7 +51,7 @@ GENERATE = {
     "acceptance": (("--prompt", "a", "--acceptance", "all"), "error: --acceptance = 'all': allowed are greedy, exact"),
     "greedy while drawing": (
         ("--prompt", "a", "--acceptance", "greedy", "--temperature", "1"),
-        "error: --acceptance = 'greedy': --temperature = 1.0: must be 0 or less",
+        "error: --acceptance = 'greedy': --temperature = 1.0: must be 0",
     ),
     "max-tokens": (
         ("--prompt", "abc", "--max-tokens", "0"),
@@ -100,6 +110,21 @@ def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, a
     assert last.startswith("qsa generate: error: ") and message in last
     # argparse says its usage first; everything else is one line.
     assert err.count("\n") == 1 or err.startswith("usage: ")
+
+
+def test_tensors_that_the_index_does_not_name_are_told(capsys, folder, tmp_path):
+    """known-faults E10: they are skipped, and counted on a line of their own."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    stored = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    save_file(stored | {"spare": np.zeros(1, np.float32)}, tmp_path / "a.safetensors")
+    index = {"weight_map": dict.fromkeys(stored, "a.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    asked = "--backend", "cpu", "--prompt", "a", "--max-tokens", 3, "--quiet"
+    code, out, err = run(capsys, "generate", "--model", tmp_path, *asked)
+    assert (code, out) == run(capsys, "generate", "--model", folder, *asked)[:2]
+    assert err.startswith("qsa generate: ") and err.count("\n") == 1
+    assert "1 tensors of its files are not in model.safetensors.index.json and were skipped: spare in" in err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ import pytest
 from qsa.engine import Drafting, Sampling, generate
 from qsa.engine.load import load_model
 from qsa.engine.runner import Runner
+from qsa.golden import GoldenError
+from qsa.golden.families import text as golden_text
 from qsa.parity.commands import model_options
 from support.command_models import PROMPT, make, make_undrafted, run
 from support.exact_models import SMALL_CONFIG
@@ -24,6 +26,7 @@ from support.interruptible import started
 
 IDS = np.frombuffer(PROMPT.encode(), np.uint8)
 HEAD = "lm_head.weight"
+GOLDEN_MODEL = golden_text.MODEL
 
 PATIENCE = 300
 """Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
@@ -108,6 +111,22 @@ def test_what_is_drawn_follows_the_options(capsys, folder, model, acceptance):
     assert text(capsys, *asked, "--seed", 11) == want != text(capsys, *asked, "--seed", 12)
 
 
+@pytest.mark.parametrize("top_k", [None, 64, 65, 100, 256, 1000, 0])
+def test_as_many_tokens_are_drawn_from_as_top_k_says(capsys, folder, model, top_k):
+    """known-faults E6: a list beyond 64 was one of 64, and the whole vocabulary could not be drawn from."""
+    given = () if top_k is None else ("--top-k", top_k)
+    asked = ["--model", folder, "--prompt", PROMPT, "--max-tokens", 40, "--spec", 1, "--temperature", 100, "--quiet"]
+
+    def drawn(kept):
+        options = Sampling(temperature=100.0, top_k=kept, max_candidates=0)
+        return as_text(generate(model, IDS, sampling=options, max_tokens=40).tokens)
+
+    kept = 64 if top_k is None else top_k
+    assert text(capsys, *asked, "--ignore-eos", *given) == drawn(kept)
+    # At such a temperature all that is kept is about as probable, so another list is another text.
+    assert len({drawn(kept) for kept in (64, 65, 100, 256)}) == 4 and drawn(0) == drawn(256) == drawn(1000)
+
+
 def test_the_float_arithmetic(capsys, folder):
     model = load_model(folder, arithmetic="float")
     want = generate(model, IDS, max_tokens=12, kv_format="fp16")
@@ -122,6 +141,27 @@ def test_prompts_from_files(capsys, folder, tmp_path, monkeypatch):
     assert text(capsys, *asked, "--prompt-file", tmp_path / "prompt.txt") == want
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PROMPT.encode())))
     assert text(capsys, *asked, "--prompt-file", "-") == want
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1", "shift_jis"])
+def test_a_terminal_that_is_not_utf8_gets_the_whole_text(capsys, folder, monkeypatch, encoding):
+    """known-faults E7: the command ended where a character came that the encoding lacks."""
+    asked = ("--model", folder, "--prompt", PROMPT, "--max-tokens", 30, "--quiet")
+    want = text(capsys, *asked)
+    with pytest.raises(UnicodeEncodeError):
+        want.encode(encoding)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, newline=""))
+    assert run(capsys, "generate", "--backend", "cpu", *asked)[0] == 0
+    assert written.getvalue() == want.encode(encoding, "replace")
+
+
+def test_an_error_handler_of_the_users_own_stays(capsys, folder, monkeypatch):
+    written = io.BytesIO()
+    stdout = io.TextIOWrapper(written, encoding="ascii", errors="backslashreplace", newline="")
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert run(capsys, "generate", "--model", folder, "--prompt", PROMPT, "--max-tokens", 30, "--quiet")[0] == 0
+    assert b"\\ufffd" in written.getvalue()
 
 
 def test_ids_in_and_out(capsys, numbered, folder):
@@ -151,6 +191,22 @@ def test_any_end_of_text_of_a_list_ends_the_text(capsys, silent, tmp_path, ends)
     assert (code, out) == (0, "\n") and "end     stop" in err and "text    1 tokens" in err
 
 
+@pytest.mark.parametrize("ends", [0, [0], [5, 0]])
+def test_an_end_of_text_may_stand_in_generation_config_alone(capsys, silent, tmp_path, ends):
+    """known-faults E9: the model says 0, which config.json does not hold; it was no end."""
+    shutil.copytree(silent, tmp_path, dirs_exist_ok=True)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"eos_token_id": 7}))
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": ends, "temperature": 0.6}))
+    asked = ("--model", tmp_path, "--prompt", PROMPT, "--max-tokens", 5)
+    code, out, err = run(capsys, "generate", *asked)
+    assert (code, out) == (0, "\n") and "end     stop" in err
+    told = ", ".join(map(str, ends)) if isinstance(ends, list) else ends
+    assert err.startswith(f"qsa generate: ids {told} of generation_config.json end the text\n")
+    assert text(capsys, *asked, "--ignore-eos") == "\0" * 5 + "\n"
+    assert run(capsys, "generate", *asked, "--quiet") == (0, "\n", "")
+
+
 def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
     def spoil(tensors):
         # Every V is then beyond what a scale can hold, 8.3 million.
@@ -158,7 +214,8 @@ def test_a_request_that_fails_says_so_and_is_no_success(capsys, tmp_path):
 
     code, out, err = run(capsys, "generate", "--model", make(tmp_path, change=spoil), "--prompt", PROMPT, "--quiet")
     assert (code, out) == (1, "\n")
-    assert err == "qsa generate: error: int8: values must be finite and their scale must fit fp16 (at most 65504)\n"
+    fault = "int8: values must be finite and their scale must fit fp16 (at most 65504)"
+    assert err == f"qsa generate: error: v: row 2: {fault}\n"
 
 
 def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
@@ -176,12 +233,39 @@ def test_windows_that_ran_again_are_told(capsys, folder, monkeypatch):
     assert (code, out) == (0, want) and "windows failed 3 times and ran again: no windows today" in err
 
 
-def test_the_golden_model_is_the_default(capsys, folder, monkeypatch, tmp_path):
-    monkeypatch.setattr(model_options, "MODEL", folder)
-    asked = ("--prompt", PROMPT, "--max-tokens", 3)
-    assert text(capsys, *asked) == text(capsys, *asked, "--model", folder)
-    monkeypatch.setattr(model_options, "MODEL", tmp_path)
-    code, _, err = run(capsys, "generate", *asked)
+@pytest.fixture
+def golden_folder(monkeypatch, tmp_path):
+    """A folder in place of the golden model's."""
+    monkeypatch.setattr(golden_text, "MODEL", tmp_path)
+    golden_text.weights_hash.cache_clear()
+    golden_text.tensors.cache_clear()
+    yield tmp_path
+    golden_text.weights_hash.cache_clear()
+    golden_text.tensors.cache_clear()
+
+
+def test_the_golden_model_is_the_default_and_its_hash_is_checked(capsys, golden_folder):
+    """Known-faults N11: overwritten bytes of the weights were loaded, and a text was made of them."""
+    asked = ("generate", "--backend", "cpu", "--prompt", PROMPT, "--max-tokens", 3, "--quiet")
+    shutil.copytree(GOLDEN_MODEL, golden_folder, dirs_exist_ok=True)
+    code, out, _ = run(capsys, *asked)
+    assert code == 0 and (0, out) == run(capsys, *asked, "--model", GOLDEN_MODEL)[:2]
+    for name in golden_text.FILES:
+        shutil.copy(GOLDEN_MODEL / name, golden_folder / name)
+        data = bytearray((golden_folder / name).read_bytes())
+        data[-9] ^= 1
+        (golden_folder / name).write_bytes(data)
+        golden_text.weights_hash.cache_clear()
+        code, out, err = run(capsys, *asked)
+        assert (code, out) == (2, "") and err.count("\n") == 1
+        assert "config.json and model.safetensors have the hash" in err and "the goldens were made with 52fa24da" in err
+        with pytest.raises(GoldenError, match="the goldens were made with 52fa24da"):
+            golden_text.tensors()
+        shutil.copy(GOLDEN_MODEL / name, golden_folder / name)
+
+
+def test_the_golden_model_may_not_be_installed(capsys, golden_folder):
+    code, _, err = run(capsys, "generate", "--prompt", PROMPT, "--max-tokens", 3)
     assert code == 2 and err == "qsa generate: error: --model: missing: the golden model is not part of this " + (
         "installation\n"
     )

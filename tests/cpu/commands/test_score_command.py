@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 
 SCORE = {
     "no file": ((), "the following arguments are required: FILE"),
-    "missing": (("nowhere.txt",), "No such file or directory: 'nowhere.txt'"),
+    "missing": (("nowhere.txt",), "nowhere.txt: No such file or directory"),
     "one token": (("one.txt",), "one.txt: 1 tokens: at least 2 required"),
     "window": (("text.txt", "--window", "9"), "error: --window = 9: must be an integer, from 1 to 8"),
     "chunk": (("text.txt", "--chunk", "0"), "error: --chunk = 0: must be an integer, at least 1"),

@@ -58,7 +58,7 @@ def test_float16_in_bits():
 
 
 @given(
-    st.integers(0, 2**32), st.sampled_from(FORMATS), st.sampled_from([1, 4, 64]), st.booleans(), st.integers(-30, 14)
+    st.integers(0, 2**32), st.sampled_from(FORMATS), st.sampled_from([1, 4, 64]), st.booleans(), st.integers(-30, 13)
 )
 def test_append_kv_writes_the_reference_bytes(seed, fmt, page_size, host, exponent):
     rng = generator(seed)
@@ -89,9 +89,7 @@ def test_append_kv_to_several_slots():
     assert [kv_bytes(kv) for kv in ours] == [kv_bytes(kv) for kv in want]
 
 
-# fp16 holds values that are not finite: only a scale can fail to hold one.
-FAULTS = [(fmt, fault) for fmt in FORMATS for fault in ("nan", "inf", "huge") if fmt != "fp16"]
-FAULTS += [(fmt, fault) for fmt in FORMATS for fault in ("beyond", "twice", "shape")]
+FAULTS = [(fmt, fault) for fmt in FORMATS for fault in ("nan", "inf", "huge", "beyond", "twice", "shape")]
 
 
 @pytest.mark.parametrize("fmt,fault", FAULTS)

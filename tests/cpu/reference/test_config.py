@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from qsa.reference import REAL_CONFIG, TINY_CONFIG, Config
 from qsa.reference.geometry import REAL
 from qsa.reference.model.config import QUANTISATION
+from qsa.reference.model.config_fields import ONLY, ROPE_OBJECTS, SCALING, UNSUPPORTED
 
 # The text fields of the published config.json of Qwen3.8-Flash-Next that change a result.
 PUBLISHED = {
@@ -112,6 +114,9 @@ SAME = {
         rope_parameters={"full_attention": PUBLISHED["rope_parameters"], "linear_attention": {"type": "default"}}
     ),
     "a rope scaled by 1": changed(**rope(factor=1.0, attention_factor=None)),
+    # known-faults E2: a text token's three positions are equal, so no sections change it.
+    "sections that are not the rotated dims": changed(**rope(mrope_section=[2, 1, 1])),
+    "sections of other codes": changed(**rope(mrope_section=[16, 24, 24, 0], mrope_interleaved=False)),
     "a window that is off": changed(use_sliding_window=False, sliding_window=4096, max_window_layers=28),
     "fields that say what is done": changed(
         mlp_only_layers=[], decoder_sparse_step=1, attn_output_gate=True, qkv_bias=False, sliding_window=None
@@ -125,6 +130,50 @@ SAME = {
     ),
     "fields that change no result": changed(initializer_range=0.5, dtype="bfloat16", use_cache=False),
 }
+
+
+WRONG = [
+    10**400,
+    -(10**400),
+    2**63,
+    math.inf,
+    math.nan,
+    -1,
+    0,
+    True,
+    "a",
+    ["a"],
+    [[]],
+    [{}],
+    {},
+    {"a": 10**400},
+    [10**400],
+    [None],
+    1.5,
+]
+"""Values that a file may hold where they make no sense."""
+
+FIELDS = {field.name for field in dataclasses.fields(Config)} | set(ONLY) | set(UNSUPPORTED) | set(ROPE_OBJECTS)
+FIELDS |= {"sliding_window", "full_attention_interval", "text_config", "model_type", "quantization_config"}
+ROPE_FIELDS = ("rope_theta", "partial_rotary_factor", "mrope_section", "rope_type", "type", *SCALING)
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS | set(ROPE_FIELDS)))
+def test_no_value_of_a_field_is_a_traceback(name):
+    """known-faults E2: whatever a field holds, it is read or refused in one line of readable length."""
+    for value in WRONG:
+        for data in (
+            changed(**{name: value}),
+            around(**{name: value}),
+            changed(**{"layer_types": ..., name: value}),
+            changed(partial_rotary_factor=..., **rope(**{name: value})),
+            changed(quantization_config={**QUANTISATION, name: value}),
+        ):
+            try:
+                Config.from_dict(data).geometry  # noqa: B018 - it converts the numbers
+            except ValueError as error:
+                text = str(error)
+                assert text.startswith("config: ") and "\n" not in text and len(text) < 400, text
 
 
 @pytest.mark.parametrize("data", SAME.values(), ids=SAME)
@@ -162,7 +211,13 @@ REFUSED = [
     (changed(model_type=...), r"model_type = None: allowed"),
     (changed(**rope(rope_type="yarn")), r"rope_type = 'yarn': only 'default'"),
     (changed(**rope(rope_theta=1e6), rope_theta=1e7), r"rope_theta = \[10000000.0, 1000000.0\]: the same value"),
-    (changed(**rope(mrope_section=[11, 11, 11])), r"mrope_section = \[11, 11, 11\]: a list with sum 32"),
+    (changed(**rope(mrope_section=["a"])), r"rope_parameters.mrope_section = \['a'\]: a list of 3 integers from 0 to"),
+    (changed(**rope(mrope_section=[11, 11])), r"mrope_section = \[11, 11\]: a list of 3 integers"),
+    (changed(**rope(mrope_section=[11, 11, -1])), r"mrope_section = \[11, 11, -1\]: a list of 3 integers"),
+    (changed(**rope(mrope_section=32)), r"mrope_section = 32: a list of 3 integers"),
+    (changed(rope_scaling={"mrope_section": [None] * 3}), r"rope_scaling.mrope_section = .*: a list of 3 integers"),
+    (changed(ple_layer_ids=[[2]]), r"ple_layer_ids = \[2\]: integers"),
+    (changed(ple_layer_ids=[{}]), r"ple_layer_ids = {}: integers"),
     (changed(rope_parameters=[1]), r"rope_parameters = \[1\]: an object"),
     (changed(**rope(partial_rotary_factor=0.75), partial_rotary_factor=...), r"head_dim . factor = 192 must"),
     (changed(**rope(partial_rotary_factor=1.5), partial_rotary_factor=1.5), r"factor = 1.5: at most 1"),
