@@ -26,8 +26,8 @@ from ..ops import WINDOW_ROWS, refuse
 from ..switches import ARITHMETICS, switches
 from .attend_exact.plan import make_plan, new_scratch, row_blocks, scratch_words
 from .attend_float.launch import attend_float, make_float_plan
-from .common.checks import check_schedule, check_splits, listed
-from .common.plans import Plan, PlanCache
+from .common.checks import check_count, check_schedule, check_splits, listed
+from .common.plans import Plan, PlanCache, check_plan
 from .common.pools import NAME, check_attend, kinds_of, pool_fields
 from .device.containers import DeviceKV
 from .toolchain.compiler import array_module, stream_key
@@ -141,9 +141,8 @@ def plan_attend(
     compiled and the scratch is made here, so that the calls can be captured. The plan holds no pool: calls give theirs.
     """
     kvs = listed(kv)
-    for name, value in (("rows", rows), ("cap", cap)):
-        if not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name} = {value!r}: must be an integer, 0 or more")
+    check_count("rows", rows)
+    check_count("cap", cap)
     with_slots = len(kvs) > 1 if with_slots is None else with_slots
     if len(kvs) > 1 and not with_slots:
         raise ValueError(f"with_slots = {with_slots}: kv is a list of {len(kvs)}, whose rows must name their slots")
@@ -164,16 +163,8 @@ def plan_attend(
 
 def _with_plan(plan, q, kv, ids, steps, slots, out, given, stream):
     """:func:`attend` with a plan of :func:`plan_attend`."""
-    if not isinstance(plan, Plan):
-        raise ValueError(f"plan: {type(plan).__name__}: must be what plan_attend returned")
-    plan.check_current(NAME, stream)
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(f"{name} = {value!r}: a plan has its own")
     kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
-    kinds = kinds_of(kvs)
-    if kinds != plan.subject:
-        raise ValueError(f"kv: {kinds}: the plan was made for {plan.subject}")
+    check_plan(plan, NAME, kinds_of(kvs), stream, **given)
     inputs = (q, ids, steps)
     if out is None:
         plan.addresses(inputs)

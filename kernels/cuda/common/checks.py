@@ -1,13 +1,14 @@
 """Checks of device arrays and schedules that the operations share."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from ...ops import check_schedule, check_splits
 from ..device.containers import DeviceKV
 from ..toolchain.compiler import address, array_module
 
-__all__ = ["check_array", "check_schedule", "check_splits", "listed"]
+__all__ = ["check_array", "check_count", "check_schedule", "check_splits", "listed"]
 
 
 def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
@@ -16,6 +17,12 @@ def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
     if not kvs:
         raise ValueError(f"kv: {kv}: must be a DeviceKV, or a list of one or more")
     return kvs
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises ValueError unless ``value`` is an integer, 0 or more."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} = {value!r}: must be an integer, 0 or more")
 
 
 def check_array(name: str, array: Any, dtype: str, shape: Sequence[int], alignment: int = 16) -> None:

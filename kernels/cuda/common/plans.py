@@ -138,6 +138,19 @@ class PlanCache:
             self._plans.clear()
 
 
+def check_plan(plan: Any, operation: str, subject: Any, stream: Any = None, **given: Any) -> None:
+    """Raises ValueError unless ``plan`` is a plan of ``operation`` for ``subject``, for ``stream`` (None: the current
+    one) of the current device, and no other argument that it decides is ``given``."""
+    if not isinstance(plan, Plan):
+        raise ValueError(f"plan: {type(plan).__name__}: must be what plan_{operation} returned")
+    plan.check_current(operation, stream)
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} = {value!r}: must be None beside a plan, which has its own")
+    if subject is not plan.subject and subject != plan.subject:
+        raise ValueError(f"plan: {plan!r}: made for {plan.subject}, called with {subject}")
+
+
 def whole(operands: Sequence[Operand]) -> list[Argument]:
     """The kernel's arguments that are the whole arrays of ``operands``, in their order."""
     return [Argument(position, operand.dtype, operand.shape) for position, operand in enumerate(operands)]
