@@ -25,15 +25,16 @@ MAX_GRAPHS = 128
 class GraphRunner(Runner):
     """A :class:`Runner` whose windows and draft calls are programs of the backend. It belongs to one thread.
 
-    ``model.backend`` has ``Program``, ``Staging`` and ``program_stream``. The result of a call is valid until the next
-    call of the same shape over the same slots, a journal until the next window. ``graphs``: key -> graph, the most
-    recently used one last.
+    ``model.backend`` has ``Program``, ``Staging``, ``pinned`` and ``program_stream``. The result of a call is valid
+    until the next call of the same shape over the same slots, a journal until the next window. ``graphs``: key ->
+    graph, the most recently used one last.
     """
 
     def __init__(self, model: TextModel, max_graphs: int = MAX_GRAPHS) -> None:
         super().__init__(model)
         backend = model.backend
         self.staging, self.stream = backend.Staging, backend.program_stream()
+        self.pinned = backend.pinned
         self._program, self._max_graphs = backend.Program, max_graphs
         self.graphs: OrderedDict[tuple, Any] = OrderedDict()
         self._pending_snapshots: list[Snapshot] = []

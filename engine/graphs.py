@@ -140,7 +140,7 @@ class WindowGraph:
         return result
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Any:
-        """Tokens int32 [rows] on the device, drawn from the last run's rows with the sampler's inputs ``arrays``; False
+        """Tokens int32 [rows] on the host, drawn from the last run's rows with the sampler's inputs ``arrays``; False
         when the sampler refuses."""
         shape, generation = arrays["history"].shape, self.program.generation
         draw_graph = self._draw_graphs.get(shape)

@@ -13,6 +13,7 @@ try:
     from .device.containers import read_kv, to_device, to_host
     from .device.graphs import Program, Staging, program_stream
     from .select import plan_select, select
+    from .toolchain.compiler import pinned
 except ModuleNotFoundError as error:
     raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
 
@@ -25,6 +26,7 @@ __all__ = [
     "block_scores",
     "declaration",
     "layers",
+    "pinned",
     "plan_append_index",
     "plan_append_kv",
     "plan_attend",

@@ -125,6 +125,8 @@ def launch(
 
     State.capability = settings.properties.compute_capability
     run_grid(start, blocks // cluster, settings.order, settings.resident)
+    # The last lane knows the launch's arrays, which must not outlive it.
+    State.lane = None
 
 
 class SimulatedLaunch:
