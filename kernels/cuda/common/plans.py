@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..toolchain.compiler import address, stream_key
+from ..toolchain.compiler import address, addresses, stream_key
 from ..toolchain.host import Argument, Operand
 from .checks import check_array
 
@@ -70,17 +70,12 @@ class Plan:
     def addresses(self, arrays: Sequence[Any]) -> list[int]:
         """Addresses of the first operands' ``arrays``. Raises ValueError, naming the array, unless each is on the
         device and has the shape, dtype, layout and alignment that the plan was made for."""
-        found = []
-        for number, (array, (shape, dtype, mask)) in enumerate(zip(arrays, self._expected, strict=False)):
-            try:
-                fits = array.shape == shape and array.dtype == dtype and array.flags.c_contiguous
-                at = address(array)
-            except AttributeError:
-                fits, at = False, 0
-            if not fits or (at & mask and array.size):
-                operand = self.operands[number]
+        found = addresses(arrays, self._expected)
+        if found is None:
+            for array, operand in zip(arrays, self.operands, strict=False):
                 check_array(operand.name, array, operand.dtype, operand.shape, operand.alignment)
-            found.append(at)
+            # An array without elements may lie anywhere.
+            found = [address(array) for array in arrays]
         return found
 
     def run(self, arrays: Sequence[Any], numbers: Sequence[int] = ()) -> None:

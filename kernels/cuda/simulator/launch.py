@@ -173,6 +173,16 @@ def _prepare(kernel, grid, block, args, shared=0, cluster=1):
     return SimulatedLaunch(kernel, grid, block, args, shared, cluster)
 
 
+def _addresses(arrays, expected):
+    """As ``compiler.addresses``."""
+    for array, (shape, dtype, mask) in zip(arrays, expected, strict=False):
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+            return None
+        if not array.flags.c_contiguous or memory.address(array) & mask:
+            return None
+    return [memory.address(array) for array in arrays]
+
+
 _devices: list[tuple[Properties, int]] = []
 
 
@@ -208,7 +218,7 @@ def _compiler():
         setattr(module, name, getattr(numbers, name))
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.prepare = launch, _prepare
-    module.address = memory.address
+    module.address, module.addresses = memory.address, _addresses
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
     module.current_device, module.stream_key = _current_device, lambda stream=None: (_current_device(), 0, 0)
     module.specialised = per_device(module.current_device)
