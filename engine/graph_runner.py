@@ -74,6 +74,8 @@ class GraphRunner(Runner):
         key = "window", tuple(map(len, ids)), tuple(map(id, states)), can_roll_back
         window = self._graph(key, lambda: WindowGraph(self, inputs, slots, can_roll_back))
         result = window.run(inputs)
+        # While the device computes the window: what the next one needs of the host.
+        self.model.prepare_inputs(states, MAX_ROWS)
         arrays = dict(zip(map(id, states), result.snapshots, strict=True)) if can_roll_back else {}
         for snapshot in snapshots:
             snapshot.window, snapshot.arrays = window, arrays[id(snapshot.slot.state)]

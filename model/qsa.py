@@ -72,8 +72,20 @@ def rows_of(starts: Sequence[int], counts: Sequence[int], geometry: Geometry, ru
     for slot, span in enumerate(spans):
         slots[span] = slot
     # A copy in any case: the arrays that are kept are nobody's to change.
-    steps, table = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if len(parts) == 1:
+        steps, table = (array.copy() for array in parts[0])
+    else:
+        steps, table = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Rows(steps, table, slots, spans, steps)
+
+
+def keep_rows(start: int, count: int, geometry: Geometry, rule: str) -> None:
+    """Make what :func:`rows_of` will want for ``count`` positions from ``start`` on, at most :data:`KEPT`, unless it is
+    kept already: while a device is busy it costs nothing."""
+    for position in (start, start + count - 1):
+        first = position // KEPT * KEPT
+        if first + KEPT < 1 << 31:
+            _kept(first, geometry, rule)
 
 
 KEPT = 64

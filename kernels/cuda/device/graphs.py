@@ -3,7 +3,6 @@
 Without a device (the simulator) a program is carried out every time, over the same buffers.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,14 +84,9 @@ class Program:
         self._pool: Any = None if stream is None else array_module().cuda.MemoryPool()
 
     def wait(self) -> None:
-        """Wait for the last call. What it wrote to page-locked memory can then be read.
-
-        The thread asks again and again instead of waiting in the driver: it is then still warm when the answer comes.
-        Other threads get their turns in between.
-        """
+        """Wait for the last call. What it wrote to page-locked memory can then be read."""
         if self._called:
-            while not self._done.done:
-                time.sleep(0)
+            self._done.synchronize()
 
     def __call__(self) -> Any:
         """Carry it out behind all that the current stream was given; returns :attr:`result` at once."""

@@ -63,3 +63,13 @@ def test_ngrams_of_one_token_are_those_of_many():
         wanted = ngram_rows(tokens[-1:], tokens[:-1], config, hash_)
         np.testing.assert_array_equal(got, wanted)
         assert got.dtype == wanted.dtype == np.int64
+
+
+def test_what_is_made_ahead_is_what_the_next_window_asks_for():
+    """Across the end of the kept positions, and at the last positions of all."""
+    for start in (100 * qsa.KEPT - 3, LAST - 3):
+        qsa.keep_rows(start, 8, REAL, "blocks")
+        before = qsa._kept.cache_info().misses
+        rows = qsa.rows_of([start], [3], REAL, "blocks")
+        assert qsa._kept.cache_info().misses == before
+        np.testing.assert_array_equal(rows.steps, step_records(range(start, start + 3)))
