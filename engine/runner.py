@@ -49,7 +49,7 @@ class Runner:
         where no draw was requested or the device does not support it; those are drawn from :meth:`logits`.
         """
         draws = supported(self.sampler, draws)
-        tokens = False
+        tokens: Any = False
         if any(draw is not None for draw in draws):
             tokens = self._sampled(x, draw_arrays(draws, counts))
         if tokens is False:

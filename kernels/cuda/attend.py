@@ -80,8 +80,8 @@ def attend(
     splits that do not fit, and on a plan of another stream, device, shape or kind of K/V.
     """
     if plan is not None:
-        given = {"schedule": schedule, "splits": splits, "arithmetic": arithmetic, "scratch": scratch}
-        return _with_plan(plan, q, kv, ids, steps, slots, out, given, stream)
+        decided = {"schedule": schedule, "splits": splits, "arithmetic": arithmetic, "scratch": scratch}
+        return _with_plan(plan, q, kv, ids, steps, slots, out, decided, stream)
     if schedule is None and splits is None and switches().split_attn and len(q) <= WINDOW_ROWS:
         answer = attend(
             q, kv, ids, steps, slots, out, schedule="split", arithmetic=arithmetic, scratch=scratch, stream=stream
@@ -103,7 +103,8 @@ def attend(
     )
     if known is None:
         check_attend(q, kvs, ids, steps, slots, out, schedule, splits)
-        made = make_plan(kvs, *ids.shape, schedule, splits, slots is not None, scratch, stream)
+        rows, cap = ids.shape
+        made = make_plan(kvs, rows, cap, schedule, splits, slots is not None, scratch, stream)
         if isinstance(made, str):
             return refuse(NAME, made)
         known = _plans.keep(key, made)

@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import cupy
@@ -111,6 +112,10 @@ def _relaunch(plan: Any) -> None:
         launch.submit(plan.key[1])
 
 
+def _anew(call: Callable[..., Any], make: Callable[[], Any]) -> None:
+    call(make())
+
+
 def measure(problem: Problem, figures: script.Figures) -> None:
     """Check attention, then time every operation."""
     stream = cupy.cuda.get_current_stream()
@@ -120,13 +125,13 @@ def measure(problem: Problem, figures: script.Figures) -> None:
             figures.wrong.append(f"attend, {problem.rows} rows")
             return
         call(plan)
-        graph = Graph(lambda call=call: call(None))
+        graph = Graph(partial(call, None))
         times = {
-            "direct": host_us(lambda call=call: call(None)),
-            "plan": host_us(lambda call=call, plan=plan: call(plan)),
-            "relaunch": host_us(lambda plan=plan: _relaunch(plan)),
-            "replay": host_us(lambda graph=graph: graph._graph.launch(stream=stream)),
-            "new": host_us(lambda call=call, make=make: call(make()), NEW_CALLS),
+            "direct": host_us(partial(call, None)),
+            "plan": host_us(partial(call, plan)),
+            "relaunch": host_us(partial(_relaunch, plan)),
+            "replay": host_us(partial(graph._graph.launch, stream=stream)),
+            "new": host_us(partial(_anew, call, make), NEW_CALLS),
         }
         case = f"{name}, {problem.rows} row{'s' * (problem.rows > 1)}"
         figures.add(case, times, f"{case:<24} " + "  ".join(f"{key} {us:6.1f}" for key, us in times.items()))

@@ -135,7 +135,8 @@ def make_float_plan(
     if not own:
         operands.append(Operand("scratch", "float32", shape))
     q, ids, records, out, *slots = whole(operands[: 4 + with_slots])
-    arrays = _Arrays(q, ids, records, *(slots or [Argument(2, "int32", (4 * rows,))]), exchanged, out)
+    named = slots[0] if slots else Argument(2, "int32", (4 * rows,))
+    arrays = _Arrays(q, ids, records, named, exchanged, out)
     launches = []
     for first_row in range(0, rows, together):
         count = min(together, rows - first_row)
@@ -226,7 +227,8 @@ def attend_float(
     )
     if plan is None:
         check_attend(q, kvs, ids, steps, slots, out, schedule, splits)
-        made = make_float_plan(kvs, *ids.shape, schedule, splits, slots is not None, scratch, stream, False)
+        rows, cap = ids.shape
+        made = make_float_plan(kvs, rows, cap, schedule, splits, slots is not None, scratch, stream, False)
         if isinstance(made, str):
             return refuse(NAME, made)
         plan = _plans.keep(key, made)

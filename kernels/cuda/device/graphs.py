@@ -78,7 +78,8 @@ class Program:
         self._record, self.stream = record, stream
         self._graph: Any = None
         # Recorded again at every call: a wait is for what an event stood for when it was asked.
-        self._before, self._done = (None, None) if stream is None else (_event(), _event())
+        self._before: Any = None if stream is None else _event()
+        self._done: Any = None if stream is None else _event()
         self._called = False
         self.result, self.generation = None, 0
         self._pool: Any = None if stream is None else array_module().cuda.MemoryPool()

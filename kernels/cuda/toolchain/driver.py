@@ -186,7 +186,7 @@ class PackedLaunch:
     def number(self, numbers: Sequence[int]) -> None:
         """Take the numbers of a call."""
         for at, part in self._numbers:
-            self._words[at : at + part.length] = part.of(numbers)
+            self._words[at : at + part.length] = list(part.of(numbers))
 
     def submit(self, stream: int) -> None:
         """Launch on the stream of this handle; returns at once."""
