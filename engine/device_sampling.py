@@ -94,14 +94,19 @@ class DrawGraph:
     def __init__(self, runner: "GraphRunner", logits: Any, arrays: Mapping[str, np.ndarray], generation: int) -> None:
         self.generation, self.staging = generation, runner.staging(arrays)
         self._sample, self._logits = runner.sampler.sample, logits
+        self._tokens, self._device_tokens = runner.pinned((len(logits),), np.int32)
         self.program = runner.program(self._record)
 
     def _record(self) -> Any:
         self.staging.move()
-        return self._sample(self._logits, **self.staging.arrays)
+        # The kernel writes the tokens where the host reads them: nothing is copied afterwards.
+        return self._sample(self._logits, tokens=self._device_tokens, **self.staging.arrays)
 
     def run(self, arrays: Mapping[str, np.ndarray]) -> Any:
-        """Tokens int32 [rows] on the device, valid until the next call; False when the sampler refuses."""
+        """Tokens int32 [rows] on the host, once they are drawn; False when the sampler refuses."""
         self.program.wait()
         self.staging.fill(arrays)
-        return self.program()
+        if self.program() is False:
+            return False
+        self.program.wait()
+        return self._tokens.copy()

@@ -25,15 +25,16 @@ MAX_GRAPHS = 128
 class GraphRunner(Runner):
     """A :class:`Runner` whose windows and draft calls are programs of the backend. It belongs to one thread.
 
-    ``model.backend`` has ``Program``, ``Staging`` and ``program_stream``. The result of a call is valid until the next
-    call of the same shape over the same slots, a journal until the next window. ``graphs``: key -> graph, the most
-    recently used one last.
+    ``model.backend`` has ``Program``, ``Staging``, ``pinned`` and ``program_stream``. The result of a call is valid
+    until the next call of the same shape over the same slots, a journal until the next window. ``graphs``: key ->
+    graph, the most recently used one last.
     """
 
     def __init__(self, model: TextModel, max_graphs: int = MAX_GRAPHS) -> None:
         super().__init__(model)
         backend = model.backend
         self.staging, self.stream = backend.Staging, backend.program_stream()
+        self.pinned = backend.pinned
         self._program, self._max_graphs = backend.Program, max_graphs
         self.graphs: OrderedDict[tuple, Any] = OrderedDict()
         self._pending_snapshots: list[Snapshot] = []
@@ -73,6 +74,8 @@ class GraphRunner(Runner):
         key = "window", tuple(map(len, ids)), tuple(map(id, states)), can_roll_back
         window = self._graph(key, lambda: WindowGraph(self, inputs, slots, can_roll_back))
         result = window.run(inputs)
+        # While the device computes the window: what the next one needs of the host.
+        self.model.prepare_inputs(states, MAX_ROWS)
         arrays = dict(zip(map(id, states), result.snapshots, strict=True)) if can_roll_back else {}
         for snapshot in snapshots:
             snapshot.window, snapshot.arrays = window, arrays[id(snapshot.slot.state)]

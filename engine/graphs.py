@@ -6,7 +6,8 @@ filled before every call. Scores and selection are launched for the whole capaci
 they read. Snapshots and journals are results of the program; rolling rows back is a program too.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -69,14 +70,17 @@ def _device_arrays(state: State) -> list[Any]:
     return [array for array in state.overwritten() if id(array) not in tokens]
 
 
-def _captured_objects(state: State) -> Iterator[Any]:
-    """The containers and arrays of a model's state whose addresses a program uses."""
-    for attention, ple_state in zip(state.attention, state.ple, strict=True):
-        yield from (
-            (attention.kv, attention.index) if isinstance(attention, qsa.State) else (attention.memory, attention.past)
-        )
-        if ple_state is not None:
-            yield ple_state.past
+def _captured_objects(states: Sequence[State]) -> list[Any]:
+    """The containers and arrays of the models' states whose addresses a program uses."""
+    found: list[Any] = []
+    for state in states:
+        for attention in state.attention:
+            if type(attention) is qsa.State:
+                found += (attention.kv, attention.index)
+            else:
+                found += (attention.memory, attention.past)
+        found += [ple_state.past for ple_state in state.ple if ple_state is not None]
+    return found
 
 
 class WindowRun(NamedTuple):
@@ -98,7 +102,7 @@ class WindowGraph:
     def __init__(self, runner: "GraphRunner", inputs: Inputs, slots: Sequence[Slot], can_roll_back: bool) -> None:
         self.model, self.can_roll_back = runner.model, can_roll_back
         self.states = [slot.state for slot in slots]
-        self.captured = [part for state in self.states for part in _captured_objects(state)]
+        self.captured = _captured_objects(self.states)
         self.staging = runner.staging(self._arrays(inputs))
         self.spans = inputs.rows.spans
         self.ids = inputs.ids
@@ -126,8 +130,8 @@ class WindowGraph:
 
     def is_current(self) -> bool:
         """Whether the slots' states still have the arrays that the program uses."""
-        now = [part for state in self.states for part in _captured_objects(state)]
-        return len(now) == len(self.captured) and all(a is b for a, b in zip(now, self.captured, strict=True))
+        now = _captured_objects(self.states)
+        return len(now) == len(self.captured) and all(map(operator.is_, now, self.captured))
 
     def run(self, inputs: Inputs) -> WindowRun:
         """Run the window on ``inputs`` of the program's shapes; advances the states."""
@@ -140,7 +144,7 @@ class WindowGraph:
         return result
 
     def draw(self, arrays: Mapping[str, np.ndarray]) -> Any:
-        """Tokens int32 [rows] on the device, drawn from the last run's rows with the sampler's inputs ``arrays``; False
+        """Tokens int32 [rows] on the host, drawn from the last run's rows with the sampler's inputs ``arrays``; False
         when the sampler refuses."""
         shape, generation = arrays["history"].shape, self.program.generation
         draw_graph = self._draw_graphs.get(shape)

@@ -49,18 +49,22 @@ class Runner:
         where no draw was requested or the device does not support it; those are drawn from :meth:`logits`.
         """
         draws = supported(self.sampler, draws)
-        tokens = False
+        tokens: Any = False
         if any(draw is not None for draw in draws):
             tokens = self._sampled(x, draw_arrays(draws, counts))
         if tokens is False:
             return [None] * len(draws)
-        per_slot = np.split(self.host(tokens), np.cumsum(counts)[:-1])
-        return [None if draw is None else drawn for draw, drawn in zip(draws, per_slot, strict=True)]
+        drawn, start = [], 0
+        for draw, count in zip(draws, counts, strict=True):
+            drawn.append(None if draw is None else tokens[start : start + count])
+            start += count
+        return drawn
 
     def _sampled(self, x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-        """Tokens int32 [rows] on the device of rows ``x``, from inputs ``arrays`` on the host; False when refused."""
+        """Tokens int32 [rows] on the host of rows ``x``, from inputs ``arrays`` on the host; False when refused."""
         placed = {name: self.model.to_device(array) for name, array in arrays.items()}
-        return self.sampler.sample(self.model.logits(x), **placed)
+        tokens = self.sampler.sample(self.model.logits(x), **placed)
+        return False if tokens is False else self.host(tokens)
 
     def snapshot(self, slot: Slot) -> Any:
         """A snapshot of the slot's state, with which :meth:`restore` rolls back all later rows."""

@@ -74,6 +74,9 @@ def run_window(
     journal: list = []
     try:
         output = runner.run([np.asarray(slot_ids, np.int64) for slot_ids in ids], slots, journal)
+        # Before the tokens are waited for, so that the device has something to do meanwhile.
+        spans = _spans([len(slot_ids) for slot_ids in ids])
+        streams = [output.streams[rows] for rows in spans]
         drawn = runner.draw(output.x, draws, [len(slot_ids) for slot_ids in ids])
         logits = runner.logits(output.x) if any(tokens is None for tokens in drawn) else None
     except Exception as error:
@@ -82,13 +85,20 @@ def run_window(
         for slot, snapshot in zip(slots, snapshots, strict=True):
             runner.restore(slot, snapshot)
         return _rerun(runner, ids, slots, draws, error)
-    ends = np.cumsum([len(slot_ids) for slot_ids in ids]).tolist()
     results: list[WindowResult | Exception] = []
-    for slot_ids, slot, end, snapshot, tokens in zip(ids, slots, ends, snapshots, drawn, strict=True):
-        rows = slice(end - len(slot_ids), end)
+    for slot, rows, slot_streams, snapshot, tokens in zip(slots, spans, streams, snapshots, drawn, strict=True):
         slot_logits = None if logits is None else logits[rows]
-        results.append(WindowResult(runner, slot, slot_logits, output.streams[rows], rows, journal, snapshot, tokens))
+        results.append(WindowResult(runner, slot, slot_logits, slot_streams, rows, journal, snapshot, tokens))
     return results
+
+
+def _spans(counts: Sequence[int]) -> list[slice]:
+    """The slice of the window's rows of every slot."""
+    spans, end = [], 0
+    for count in counts:
+        spans.append(slice(end, end + count))
+        end += count
+    return spans
 
 
 def _rerun(

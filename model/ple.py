@@ -8,7 +8,7 @@ import numpy as np
 
 from qsa.reference.exact.layers.linear import joined
 from qsa.reference.model.config import Config
-from qsa.reference.model.ple import hash_constants, ngram_rows
+from qsa.reference.model.ple import Hash, hash_constants, ngram_rows
 
 
 @dataclass
@@ -51,7 +51,26 @@ def table_rows(ids: np.ndarray, spans: Sequence[tuple[slice, State]], config: Co
     It runs on the host and reads the states' tokens without changing them.
     """
     hash_ = hash_constants(config, index)
+    if len(ids) == 1:
+        return _rows_of_one(int(ids[0]), spans[0][1].tokens.tolist(), config, hash_)
     return np.concatenate([ngram_rows(ids[span], state.tokens, config, hash_) for span, state in spans])
+
+
+def _rows_of_one(token: int, before: list[int], config: Config, hash_: Hash) -> np.ndarray:
+    """``ngram_rows`` of a single token in Python's integers: a few of them take less time than any array.
+
+    A device waits for it between two windows of one row.
+    """
+    eos = config.eos_token_id
+    assert eos is not None, "a configuration with PLE has an end of text"
+    rows, mixed, cut, head = [], token * hash_.multipliers[0], False, 0
+    for back in range(1, config.ngram_size):
+        cut = cut or before[-back] == eos
+        mixed ^= (eos if cut else before[-back]) * hash_.multipliers[back]
+        for _ in range(config.heads_per_ngram):
+            rows.append(mixed % hash_.sizes[head] + hash_.offsets[head])
+            head += 1
+    return np.array([rows], np.int64)
 
 
 def forward(

@@ -12,6 +12,7 @@ Two rules serve backends with a device:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -62,13 +63,53 @@ class Rows(NamedTuple):
 
 def rows_of(starts: Sequence[int], counts: Sequence[int], geometry: Geometry, rule: str) -> Rows:
     """:class:`Rows` on the host; sequence i has ``counts[i]`` rows, which begin at position ``starts[i]``."""
-    positions = np.concatenate([np.arange(start, start + count) for start, count in zip(starts, counts, strict=True)])
-    ends = np.cumsum(counts)
-    spans = [slice(int(end) - count, int(end)) for end, count in zip(ends, counts, strict=True)]
-    table = rope_table(positions, geometry.n_rot, geometry.rope_base)
-    slots = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    steps = step_records(positions, rule, geometry)
+    parts = [_records(start, start + count, geometry, rule) for start, count in zip(starts, counts, strict=True)]
+    spans, end = [], 0
+    for count in counts:
+        spans.append(slice(end, end + count))
+        end += count
+    slots = np.empty(end, np.int32)
+    for slot, span in enumerate(spans):
+        slots[span] = slot
+    # A copy in any case: the arrays that are kept are nobody's to change.
+    if len(parts) == 1:
+        steps, table = (array.copy() for array in parts[0])
+    else:
+        steps, table = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return Rows(steps, table, slots, spans, steps)
+
+
+def keep_rows(start: int, count: int, geometry: Geometry, rule: str) -> None:
+    """Make what :func:`rows_of` will want for ``count`` positions from ``start`` on, at most :data:`KEPT`, unless it is
+    kept already: while a device is busy it costs nothing."""
+    for position in (start, start + count - 1):
+        first = position // KEPT * KEPT
+        if first + KEPT < 1 << 31:
+            _kept(first, geometry, rule)
+
+
+KEPT = 64
+"""Positions whose records are made together, and kept: a window asks for the few that follow those of the last one."""
+
+
+def _records(start: int, end: int, geometry: Geometry, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Step records [n, 4] and rotations [n, n_rot] of the positions ``start`` to ``end`` - 1; read only."""
+    first = start // KEPT * KEPT
+    if end > first + KEPT or first + KEPT >= 1 << 31:
+        return _made(start, end, geometry, rule)
+    steps, table = _kept(first, geometry, rule)
+    return steps[start - first : end - first], table[start - first : end - first]
+
+
+def _made(start: int, end: int, geometry: Geometry, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    positions = np.arange(start, end)
+    return step_records(positions, rule, geometry), rope_table(positions, geometry.n_rot, geometry.rope_base)
+
+
+@lru_cache(maxsize=256)
+def _kept(first: int, geometry: Geometry, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`_made` of the :data:`KEPT` positions from ``first`` on."""
+    return _made(first, first + KEPT, geometry, rule)
 
 
 def load(tensors: Mapping[str, Any], geometry: Geometry, layers: Any) -> dict[str, Any]:

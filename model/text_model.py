@@ -167,13 +167,19 @@ class TextModel(ABC):
                 raise ValueError(f"ids: {state.n} + {len(tokens)} tokens: the state holds {capacity}")
         counts = [len(tokens) for tokens in sequences]
         rows = qsa.rows_of([state.n for state in states], counts, self.geometry, self.rule)
-        all_ids = np.concatenate(sequences)
+        all_ids = sequences[0] if len(sequences) == 1 else np.concatenate(sequences)
         ngrams = {
             index: ple.table_rows(all_ids, _ple_spans(rows.spans, states, index), self.config, layer.ple_index)
             for index, layer in enumerate(self.layers)
             if layer.ple
         }
         return Inputs(all_ids, ngrams, rows)
+
+    def prepare_inputs(self, states: Sequence[State], count: int) -> None:
+        """Make what :meth:`inputs` will want for at most ``count`` further rows of each state and can make before their
+        ids are known."""
+        for state in states:
+            qsa.keep_rows(state.n, count, self.geometry, self.rule)
 
     def compute(self, inputs: Inputs, states: Sequence[State], journal: list | None = None) -> Output:
         """The part of :meth:`run` that runs on the device, where the arrays of ``inputs`` are.

@@ -66,11 +66,15 @@ class Geometry:
 
         ``blocks``: every cell of min(top_blocks, n_kv // ratio) blocks, plus the tail. ``cells``: min(n_kv, max_width).
         """
+        return int(self.widths(np.asarray(n_kv), rule))
+
+    def widths(self, n_kv: np.ndarray, rule: str = "blocks") -> np.ndarray:
+        """:meth:`width` of every row; ``n_kv`` [rows] integers."""
         if rule not in RULES:
             raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
         if rule == "cells":
-            return min(n_kv, self.max_width)
-        return min(self.top_blocks, n_kv // self.ratio) * self.ratio + n_kv % self.ratio
+            return np.minimum(n_kv, self.max_width)
+        return np.minimum(self.top_blocks, n_kv // self.ratio) * self.ratio + n_kv % self.ratio
 
 
 REAL = Geometry()
@@ -82,10 +86,11 @@ def step_records(positions: Sequence[int] | np.ndarray, rule: str = "blocks", ge
     A position of -1 makes the record of an unused row: nothing is read or selected for it.
     Raises ValueError on a position below -1 or too large for int32.
     """
-    steps = np.zeros((len(positions), 4), np.int32)
-    for record, pos in zip(steps, positions, strict=True):
-        if not -1 <= pos < 2**31 - 1:
-            raise ValueError(f"position = {pos}: must be from -1 to 2^31 - 2")
-        n_kv = int(pos) + 1
-        record[:] = pos, n_kv, n_kv // geometry.ratio, geometry.width(n_kv, rule)
+    at = np.asarray(positions, np.int64).reshape(-1)
+    for pos in at[(at < -1) | (at >= 2**31 - 1)]:
+        raise ValueError(f"position = {pos}: must be from -1 to 2^31 - 2")
+    steps = np.zeros((len(at), 4), np.int32)
+    n_kv = at + 1
+    steps[:, 0], steps[:, 1], steps[:, 2] = at, n_kv, n_kv // geometry.ratio
+    steps[:, 3] = geometry.widths(n_kv, rule)
     return steps

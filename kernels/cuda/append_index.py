@@ -6,20 +6,36 @@ every row has read it: after a barrier in a window, which is one thread block, o
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from qsa.reference.geometry import Geometry
 
 from .. import ops
 from ..ops import WINDOW_ROWS
-from .common.checks import check_array, check_index
+from .common.checks import check_array, check_count, check_index
+from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.containers import DeviceIndex
-from .toolchain.compiler import cuda, device_function, float32, int32, kernel, launch, libdevice, specialised
+from .toolchain.compiler import (
+    cuda,
+    device_function,
+    float32,
+    int32,
+    kernel,
+    libdevice,
+    prepare,
+    specialised,
+    stream_key,
+)
 from .toolchain.constants import FULL_WARP, WARP
-from .toolchain.host import DeviceArray
+from .toolchain.host import DeviceArray, Operand
 from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
 
 NAME = "append_index"
+
+FIELDS = "tail", "dead", "pooled", "weight", "rope", "rope0"
+"""The index's arrays, in the order of the kernel's arguments."""
+
+_plans = PlanCache()
 
 
 @specialised
@@ -113,30 +129,62 @@ def fits(geometry: Geometry) -> bool:
     return rest == 0 and geometry.n_rot // 2 % per == 0 and 2 <= geometry.ratio <= WINDOW_ROWS + 1
 
 
-def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex) -> bool:
+def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex, *, plan: Plan | None = None) -> bool:
     """Append the raw indexer key of every row, in order.
 
     raw    [rows, idx_dim] float32 on the device, C-contiguous, neither normed nor rotated
     steps  [rows, 4] int32 on the device; a row with pos -1 appends nothing; positions of one call ascend
     index  a DeviceIndex; a block beyond it is not written
+    plan   of :func:`plan_append_index`; None: that of an earlier call like this one, or a new one
 
-    Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched arrays. Windows of up
-    to 8 rows are one launch, longer calls two.
+    Returns True, or False when the geometry does not fit a warp. Raises ValueError on mismatched arrays, and on a plan
+    of another stream, device, shape or geometry. Windows of up to 8 rows are one launch, longer calls two.
     """
-    g, rows = check_index(index).geometry, len(raw)
-    check_array("raw", raw, "float32", (rows, g.idx_dim), alignment=4)
-    check_array("steps", steps, "int32", (rows, 4), alignment=4)
-    if not fits(g):
-        return ops.refuse(NAME, "geometry")
-    if not rows:
-        return True
-    append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
-    window = rows <= WINDOW_ROWS
-    fields = (index.tail, index.dead, index.pooled, index.weight, index.rope, index.rope0)
-    launch(append, -(-rows // WINDOW_ROWS), WINDOW_ROWS * WARP, (raw, steps, *fields, rows, int(window)))
-    if not window:
-        launch(write_tail, 1, (g.ratio - 1) * WARP, (raw, steps, index.tail, rows))
+    g = check_index(index).geometry
+    if plan is not None:
+        check_plan(plan, NAME, g)
+    else:
+        key, plan = _plans.find(lambda: (*stream_key(), raw.shape, index.pooled.shape, id(g)))
+    if plan is None:
+        check_array("raw", raw, "float32", (len(raw), g.idx_dim), alignment=4)
+        check_array("steps", steps, "int32", (len(raw), 4), alignment=4)
+        made = _make_plan(index, len(raw))
+        if isinstance(made, str):
+            return ops.refuse(NAME, made)
+        plan = _plans.keep(key, made)
+    plan.run((raw, steps, *(getattr(index, name) for name in FIELDS)))
     return True
+
+
+def _make_plan(index: DeviceIndex, rows: int, stream: Any = None) -> Plan | str:
+    """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
+    g = index.geometry
+    if not fits(g):
+        return "geometry"
+    operands = [
+        Operand("raw", "float32", (rows, g.idx_dim), 4),
+        Operand("steps", "int32", (rows, 4), 4),
+        *(Operand(f"index.{name}", "float32", getattr(index, name).shape, 4) for name in FIELDS),
+    ]
+    append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
+    arguments, launches, window = whole(operands), [], rows <= WINDOW_ROWS
+    if rows:
+        grid = -(-rows // WINDOW_ROWS)
+        launches.append(prepare(append, grid, WINDOW_ROWS * WARP, (*arguments, rows, int(window))))
+    if rows and not window:
+        launches.append(prepare(write_tail, 1, (g.ratio - 1) * WARP, (*arguments[:3], rows)))
+    return Plan(NAME, operands, launches, stream_key(stream), g)
+
+
+def plan_append_index(index: DeviceIndex, rows: int, *, stream: Any = None) -> Plan | Literal[False]:
+    """A plan of :func:`append_index` for calls of ``rows`` rows over ``index`` or another of its size and geometry.
+
+    ``stream``: the CuPy stream of the calls; None: the current one. Returns False, a refusal, as :func:`append_index`.
+    Raises ValueError on a count below 0. The plan holds no array: calls give theirs.
+    """
+    check_count("rows", rows)
+    made = _make_plan(index, rows, stream)
+    return ops.refuse(NAME, made) if isinstance(made, str) else made
 
 
 def ptx_rows() -> Iterator[PtxRow]:

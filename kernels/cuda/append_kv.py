@@ -6,16 +6,29 @@ device, from the step record and the page table, so a captured graph follows bot
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from qsa.reference.formats import GROUP
 
 from .. import ops
-from .common.checks import check_array, check_distinct, listed
+from .common.checks import check_array, check_count, check_distinct, listed
+from .common.plans import Plan, PlanCache, check_plan, whole
+from .common.pools import kinds_of
 from .device.containers import CODINGS, SLOT_FIELDS, DeviceKV, slot_table
-from .toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, launch, libdevice, specialised
+from .toolchain.compiler import (
+    cuda,
+    device_function,
+    float32,
+    int32,
+    int64,
+    kernel,
+    libdevice,
+    prepare,
+    specialised,
+    stream_key,
+)
 from .toolchain.constants import FULL_WARP, WARP
-from .toolchain.host import DeviceArray
+from .toolchain.host import Argument, DeviceArray, Operand
 from .toolchain.ptx import (
     float_to_half,
     half_to_float,
@@ -30,6 +43,8 @@ from .toolchain.ptx import (
 from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
 NAME = "append_kv"
+
+_plans = PlanCache()
 PAGE_TABLE, PAGE_SIZE, TABLE_SIZE, K_CODING, V_CODING = map(
     SLOT_FIELDS.index, ("table", "page_size", "table_size", "k_coding", "v_coding")
 )
@@ -209,6 +224,8 @@ def append_kv(
     kv: DeviceKV | Sequence[DeviceKV],
     steps: DeviceArray,
     slots: DeviceArray | None = None,
+    *,
+    plan: Plan | None = None,
 ) -> bool:
     """Write the cell at ``pos`` of every row: into its page where that is resident, and always into the host copy.
 
@@ -217,15 +234,42 @@ def append_kv(
     kv     a DeviceKV, or a list of them with ``slots`` [rows] int32 (on the device) naming each row's
     steps  [rows, 4] int32 on the device; a row with pos -1, or beyond its slot's capacity, or whose slot is none of
            ``kv``, writes nothing
+    plan   of :func:`plan_append_kv`; None: that of an earlier call like this one, or a new one
 
     Returns True, or False when a geometry does not fit a warp. Raises ValueError on mismatched arrays, no DeviceKV at
-    all, and one DeviceKV for two slots; nothing is launched then. Nothing is synchronised, so what only the device
-    knows is not reported: a slot that does not exist; values that the format cannot hold, of which the scale is
-    infinite and the codes are 0, in fp16 the values themselves infinite; an entry of a page table that was written on
-    the device (:class:`~qsa.kernels.cuda.device.containers.DeviceKV` says when tables are checked); a page of one
-    pool in the tables of two slots that both write it, of which one row's cell stays.
+    all, one DeviceKV for two slots, and a plan of another stream, device, shape or kind of K/V; nothing is launched
+    then. Nothing is synchronised, so what only the device knows is not reported: a slot that does not exist; values
+    that the format cannot hold, of which the scale is infinite and the codes are 0, in fp16 the values themselves
+    infinite; an entry of a page table that was written on the device
+    (:class:`~qsa.kernels.cuda.device.containers.DeviceKV` says when tables are checked); a page of one pool in the
+    tables of two slots that both write it, of which one row's cell stays.
     """
-    kvs = listed(kv)
+    kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
+    if plan is not None:
+        check_plan(plan, NAME, kinds_of(kvs))
+    else:
+        key, plan = _plans.find(
+            lambda: (
+                *(stream_key(), k.shape, slots is None),
+                *((held.pool.format, id(held.pool.geometry)) for held in kvs),
+            )
+        )
+    if plan is None:
+        check_append(k, v, kvs, steps, slots)
+        made = _make_plan(kvs, len(k), slots is not None)
+        if isinstance(made, str):
+            return ops.refuse(NAME, made)
+        plan = _plans.keep(key, made)
+    check_distinct(kvs)
+    table = slot_table(kvs)
+    plan.run((k, v, steps, table) if slots is None else (k, v, steps, table, slots))
+    return True
+
+
+def check_append(
+    k: DeviceArray, v: DeviceArray, kvs: Sequence[DeviceKV], steps: DeviceArray, slots: DeviceArray | None
+) -> None:
+    """Raises ValueError on mismatched arrays among the arguments of :func:`append_kv`."""
     g, rows = kvs[0].pool.geometry, len(k)
     for name, array in (("k", k), ("v", v)):
         check_array(name, array, "float32", (rows, g.n_head_kv, g.head_dim), alignment=4)
@@ -234,18 +278,54 @@ def append_kv(
         raise ValueError(f"slots: missing: {len(kvs)} slots need the slot of every row")
     if slots is not None:
         check_array("slots", slots, "int32", (rows,), alignment=4)
-    check_distinct(kvs)
+
+
+def _make_plan(kvs: Sequence[DeviceKV], rows: int, with_slots: bool, stream: Any = None) -> Plan | str:
+    """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
+    g = kvs[0].pool.geometry
     sides = {side.coding for held in kvs for side in (held.pool.k, held.pool.v)}
     if any(held.pool.geometry != g for held in kvs) or not all(fits(coding, g.head_dim) for coding in sides):
-        return ops.refuse(NAME, "geometry")
-    several, slots = slots is not None, kvs[0].table if slots is None else slots
-    for coding in sorted(sides):
+        return "geometry"
+    vectors = rows, g.n_head_kv, g.head_dim
+    operands = [
+        Operand("k", "float32", vectors, 4),
+        Operand("v", "float32", vectors, 4),
+        Operand("steps", "int32", (rows, 4), 4),
+        Operand("slot table", "int64", (len(kvs), len(SLOT_FIELDS)), 8),
+    ]
+    slots = Argument(2, "int32", (4 * rows,))
+    if with_slots:
+        operands.append(Operand("slots", "int32", (rows,), 4))
+        slots = Argument(4, "int32", (rows,))
+    k, v, steps, table, *_ = whole(operands)
+    launches = []
+    for coding in sorted(sides) if rows else ():
         used = [i for i in (0, 1) if any((held.pool.k, held.pool.v)[i].coding == coding for held in kvs)]
-        grid = (rows, g.n_head_kv, len(used))
-        if rows:
-            write = append_kernel(coding, g.n_head_kv, g.head_dim)
-            launch(write, grid, WARP, (k, v, steps, slots, int(several), slot_table(kvs), used[0]))
-    return True
+        kernel = append_kernel(coding, g.n_head_kv, g.head_dim)
+        arguments = (k, v, steps, slots, int(with_slots), table, used[0])
+        launches.append(prepare(kernel, (rows, g.n_head_kv, len(used)), WARP, arguments))
+    return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs))
+
+
+def plan_append_kv(
+    kv: DeviceKV | Sequence[DeviceKV], rows: int, *, with_slots: bool | None = None, stream: Any = None
+) -> Plan | Literal[False]:
+    """A plan of :func:`append_kv` for calls of ``rows`` rows over K/V of these formats and this geometry: of ``kv``, or
+    as many others like it.
+
+    with_slots  whether calls give ``slots``; None: where ``kv`` is a list of several
+    stream      the CuPy stream of the calls; None: the current one
+
+    Returns False, a refusal, as :func:`append_kv`. Raises ValueError on a count below 0, and on several slots whose
+    rows name none. The plan holds no pool: calls give theirs.
+    """
+    kvs = listed(kv)
+    check_count("rows", rows)
+    with_slots = len(kvs) > 1 if with_slots is None else with_slots
+    if len(kvs) > 1 and not with_slots:
+        raise ValueError(f"with_slots = {with_slots}: kv is a list of {len(kvs)}, whose rows must name their slots")
+    made = _make_plan(kvs, rows, with_slots, stream)
+    return ops.refuse(NAME, made) if isinstance(made, str) else made
 
 
 def ptx_rows() -> Iterator[PtxRow]:

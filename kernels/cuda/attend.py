@@ -22,109 +22,20 @@ design sections 4, 5 and 8.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
-
-from qsa.reference.formats import EXACT_FORMATS
-
-from ..ops import MAX_SPLITS, WINDOW_ROWS, refuse
-from ..switches import switches
-from .attend_exact.exchange_scratch import UNSET, words
-from .attend_exact.kernel import build
-from .attend_exact.shared_memory import CELLS_OFFSET, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
-from .attend_float.launch import attend_float
-from .common.pools import NAME, checked, pool_fields, sets_of
+from ..ops import WINDOW_ROWS, refuse
+from ..switches import ARITHMETICS, switches
+from .attend_exact.plan import make_plan, new_scratch, row_blocks, scratch_words
+from .attend_float.launch import attend_float, make_float_plan
+from .common.checks import check_count, check_schedule, check_splits, listed
+from .common.plans import Plan, PlanCache, check_plan
+from .common.pools import NAME, check_attend, kinds_of, pool_fields
 from .device.containers import DeviceKV
-from .device.scratch import StreamScratch
-from .toolchain.compiler import array_module, launch, max_clusters, properties
-from .toolchain.constants import MAX_GRID_X
+from .toolchain.compiler import array_module, stream_key
 from .toolchain.host import DeviceArray
 
-GROUPS = {"int8": 4, "q4_0": 8}
-"""Scales of a cell in a coding."""
+__all__ = ["attend", "new_scratch", "plan_attend", "row_blocks", "scratch_words"]
 
-SPLIT_CELLS = 64
-"""Cells below which ``split`` cuts a row no further."""
-
-SHARE = 32
-"""Cells below which the other schedules cut a row no further."""
-
-MOST = 20
-"""Blocks that share a row at most in the other schedules, unless its cells need more: beyond, telling each other costs
-more than a smaller share saves."""
-
-EACH = (1, 2, 6)
-"""Cells that a lane looks up, one form of the kernel each; more than 6 hold no block's cells."""
-
-CLUSTERED = (9, 0)
-"""The device on which the blocks of a row may be a cluster; measured there alone."""
-
-CLUSTER, CLUSTER_SHARE, FEW = 13, 192, 2
-"""Blocks of a cluster, cells of each at most, and clusters of a launch. On an H200, 2,051 cells, in microseconds: one
-row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6; four rows in clusters of 11 or
-16 15.5 and 15.3, by way of the scratch in 16 blocks 15.3. 192 cells: a tile for each of 12 warps."""
-
-
-def _parts(kv):
-    """Warps that share a product's columns: three, or one where shared memory has no room for their sums."""
-    groups = GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]
-    return 3 if shared_bytes(SHARE, *groups, 3) <= properties().shared_per_block else 1
-
-
-def _room(kv, parts):
-    """Cells that a block holds at most, a multiple of 32."""
-    groups = GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]
-    held = (properties().shared_per_block - CELLS_OFFSET - cells_bytes(0, *groups)) // cell_bytes(*groups)
-    return min(held // SHARE * SHARE, EACH[-1] * 128 * parts)
-
-
-def _clusters(kvs, cap):
-    """Whether the blocks of a row of ``cap`` ids may be a cluster."""
-    int8 = all(kv.pool.format == "int8" for kv in kvs)
-    return int8 and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
-
-
-def plan(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
-    """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
-    # The launches of several sets of slots share the rows.
-    heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
-    least = max(-(-max(cap, 1) // _room(kv, _parts(kv))) for kv in kvs)
-    multiprocessors = properties().multiprocessors
-    if schedule == "split":
-        if splits is None:
-            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // SPLIT_CELLS)))
-    else:
-        most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
-        splits = max(1, min(multiprocessors // heads, most, -(-cap // SHARE)))
-    return max(splits, least)
-
-
-def scratch_words(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
-    """int64 words of scratch for one launch; arguments as :func:`plan`."""
-    splits = plan(kvs, rows, cap, schedule, splits)
-    groups = max(GROUPS[kv.pool.v.coding] for kv in kvs)
-    return rows * kvs[0].pool.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
-
-
-def new_scratch(n_words: int) -> DeviceArray:
-    """A scratch of ``n_words``, int64 on the device. Every launch leaves it as it was made; launches that may run at
-    the same time need one each."""
-    return array_module().full(max(1, n_words), UNSET, np.int64)
-
-
-_scratch = StreamScratch("int64", UNSET)
-
-
-def _refusal(kvs, schedule):
-    """The reason for which a call is refused whatever its scratch, or None."""
-    formats = {kv.pool.format for kv in kvs}
-    geometry = kvs[0].pool.geometry
-    if not formats <= set(EXACT_FORMATS) or (schedule == "split" and formats != {"int8"}):
-        return "format"
-    if schedule == "split" and properties().compute_capability < (8, 0):
-        return "device"
-    if geometry.head_dim != DIM or geometry.group > HEADS or any(kv.pool.geometry != geometry for kv in kvs):
-        return "geometry"
-    return None
+_plans = PlanCache()
 
 
 def attend(
@@ -140,6 +51,7 @@ def attend(
     arithmetic: str | None = None,
     scratch: DeviceArray | None = None,
     stream: Any = None,
+    plan: Plan | None = None,
 ) -> DeviceArray | Literal[False]:
     """Attention of every row over its selected cells; all arrays on the device, C-contiguous.
 
@@ -157,15 +69,21 @@ def attend(
     scratch     of :func:`new_scratch` and :func:`scratch_words`, or None: one kept for the device and stream. For the
                 float arithmetic as ``attend_float`` says
     stream      a CuPy stream; None: the current one
+    plan        of :func:`plan_attend`, which has chosen schedule, splits, arithmetic and scratch; None: that of an
+                earlier call like this one, or a new one
 
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
     Returns False before any launch for a format outside the exact arithmetic and, in the split schedule, one other than
     int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 256, more than 12
     heads to a KV head, or more cells than a row's blocks can hold (``geometry``), and for a scratch that is too small
-    or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, or
-    splits that do not fit. Page tables are checked when a :class:`~qsa.kernels.cuda.device.containers.DeviceKV` is made
-    and by its ``set_table``; nothing is synchronised here to check them again.
+    or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, splits
+    that do not fit, and on a plan of another stream, device, shape or kind of K/V. Page tables are checked when a
+    :class:`~qsa.kernels.cuda.device.containers.DeviceKV` is made and by its ``set_table``; nothing is synchronised here
+    to check them again.
     """
+    if plan is not None:
+        decided = {"schedule": schedule, "splits": splits, "arithmetic": arithmetic, "scratch": scratch}
+        return _with_plan(plan, q, kv, ids, steps, slots, out, decided, stream)
     if schedule is None and splits is None and switches().split_attn and len(q) <= WINDOW_ROWS:
         answer = attend(
             q, kv, ids, steps, slots, out, schedule="split", arithmetic=arithmetic, scratch=scratch, stream=stream
@@ -175,68 +93,84 @@ def attend(
             return answer
     if schedule is None:
         schedule = "batch" if splits is None else "split"
-    arithmetic = switches().arithmetic if arithmetic is None else arithmetic
-    if arithmetic == "float":
+    if _arithmetic(arithmetic) == "float":
         return attend_float(q, kv, ids, steps, slots, out, schedule, splits, scratch, stream)
-    if arithmetic != "exact":
-        raise ValueError(f"arithmetic = {arithmetic!r}: allowed are exact and float")
-    call = checked(q, kv, ids, steps, slots, out, schedule, splits)
-    kvs, rows, cap = call.kvs, call.rows, call.cap
-    reason = _refusal(kvs, schedule)
-    if reason:
-        return refuse(NAME, reason)
-    together = 1 if schedule == "step" else rows
-    splits = plan(kvs, together, cap, schedule, splits)
-    if splits > properties().multiprocessors or together * call.geometry.n_head_kv * splits > MAX_GRID_X:
-        return refuse(NAME, "geometry")
-    groups = max(GROUPS[held.pool.v.coding] for held in kvs)
-    needed = together * call.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
-    if scratch is not None and (scratch.dtype != np.int64 or not scratch.flags.c_contiguous or scratch.size < needed):
-        return refuse(NAME, "scratch")
+    kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
+    key, known = _plans.find(
+        lambda: (
+            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits),
+            None if scratch is None else (scratch.shape, scratch.dtype, scratch.flags.c_contiguous),
+            *((held.pool.format, id(held.pool.geometry)) for held in kvs),
+        )
+    )
+    if known is None:
+        check_attend(q, kvs, ids, steps, slots, out, schedule, splits)
+        rows, cap = ids.shape
+        made = make_plan(kvs, rows, cap, schedule, splits, slots is not None, scratch, stream)
+        if isinstance(made, str):
+            return refuse(NAME, made)
+        known = _plans.keep(key, made)
     out = array_module().empty(q.shape, "float32") if out is None else out
-    if rows == 0:
-        return out
-    if scratch is None:
-        scratch = _scratch.get((max(1, needed),), stream)
-    for first_row in range(0, rows, together):
-        part = slice(first_row, first_row + together)
-        for first_slot, held in sets_of(kvs):
-            _launch(
-                held,
-                (q[part], ids[part], steps[part], call.slots[part] if len(kvs) > 1 else call.slots),
-                (first_slot, len(held) if len(kvs) > 1 else 0, splits),
-                (scratch, out[part]),
-                cap,
-                schedule != "split",
-                stream,
-            )
+    given = (() if slots is None else (slots,)) + (() if scratch is None else (scratch,))
+    known.run((q, ids, steps, out, *given), pool_fields(kvs))
     return out
 
 
-def _each(room, threads):
-    """Cells that a lane looks up of a block's ``room``."""
-    return next(each for each in EACH if each * threads >= room)
+def _arithmetic(arithmetic):
+    """The arithmetic of a call: ``arithmetic``, or what the switch says where that is None."""
+    arithmetic = switches().arithmetic if arithmetic is None else arithmetic
+    if arithmetic not in ARITHMETICS:
+        raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {' and '.join(ARITHMETICS)}")
+    return arithmetic
 
 
-def _launch(kvs, inputs, numbers, outputs, cap, clusters, stream):
-    geometry, pool = kvs[0].pool.geometry, kvs[0].pool
-    groups = GROUPS[pool.k.coding], GROUPS[pool.v.coding]
-    parts = _parts(kvs[0])
-    first_slot, n_pools, splits = numbers
-    room = max(SHARE, -(-cap // (splits * SHARE)) * SHARE)
-    shape = (*groups, geometry.n_head_kv, geometry.group, parts, _each(room, 128 * parts))
-    arguments = (*inputs, pool_fields(kvs), first_slot, n_pools, splits, room, *outputs)
-    grid = len(inputs[0]) * geometry.n_head_kv * splits
-    if clusters and 1 < splits <= CLUSTER and grid <= FEW * splits and _clusters(kvs, cap):
-        kernel, shared = build(*shape, True, True), shared_bytes(room, *groups, parts, splits)
-        if max_clusters(kernel, arguments, 128 * parts, shared, splits) * splits >= grid:
-            launch(kernel, grid, 128 * parts, arguments, shared=shared, stream=stream, cluster=splits)
-            return
-    launch(
-        build(*shape, properties().compute_capability >= (8, 0)),
-        grid,
-        128 * parts,
-        arguments,
-        shared=shared_bytes(room, *groups, parts),
-        stream=stream,
-    )
+def plan_attend(
+    kv: DeviceKV | Sequence[DeviceKV],
+    rows: int,
+    cap: int,
+    *,
+    with_slots: bool | None = None,
+    schedule: str | None = None,
+    splits: int | None = None,
+    arithmetic: str | None = None,
+    stream: Any = None,
+) -> Plan | Literal[False]:
+    """A plan of :func:`attend` for calls of ``rows`` rows whose ids have room for ``cap`` cells, over K/V of these
+    formats and this geometry: of ``kv``, or as many others like it.
+
+    with_slots  whether calls give ``slots``; None: where ``kv`` is a list of several
+
+    The other arguments, the refusals (False, counted) and ValueError are those of :func:`attend`. The kernels are
+    compiled and the scratch is made here, so that the calls can be captured. The plan holds no pool: calls give theirs.
+    """
+    kvs = listed(kv)
+    check_count("rows", rows)
+    check_count("cap", cap)
+    with_slots = len(kvs) > 1 if with_slots is None else with_slots
+    if len(kvs) > 1 and not with_slots:
+        raise ValueError(f"with_slots = {with_slots}: kv is a list of {len(kvs)}, whose rows must name their slots")
+    if schedule is None and splits is None and switches().split_attn and rows <= WINDOW_ROWS:
+        options = {"with_slots": with_slots, "arithmetic": arithmetic, "stream": stream}
+        answer = plan_attend(kvs, rows, cap, schedule="split", **options)
+        if answer is not False:
+            return answer
+    if schedule is None:
+        schedule = "batch" if splits is None else "split"
+    check_schedule(NAME, schedule)
+    check_splits(schedule, splits)
+    exact = _arithmetic(arithmetic) == "exact"
+    make = make_plan if exact else make_float_plan
+    made = make(kvs, rows, cap, schedule, splits, with_slots, None, stream)
+    return refuse(NAME, made) if isinstance(made, str) else made
+
+
+def _with_plan(plan, q, kv, ids, steps, slots, out, given, stream):
+    """:func:`attend` with a plan of :func:`plan_attend`."""
+    kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
+    check_plan(plan, NAME, kinds_of(kvs), stream, **given)
+    inputs = (q, ids, steps)
+    if out is None:
+        plan.addresses(inputs)
+        out = array_module().empty(q.shape, "float32")
+    plan.run((*inputs, out) if slots is None else (*inputs, out, slots), pool_fields(kvs))
+    return out

@@ -6,13 +6,14 @@ Importing it needs the extra cuda12 or cuda13; raises ImportError, saying so, wh
 try:
     from . import layers
     from . import sampler as row_sampler
-    from .append_index import append_index
-    from .append_kv import append_kv
-    from .attend import attend
-    from .block_scores import block_scores
+    from .append_index import append_index, plan_append_index
+    from .append_kv import append_kv, plan_append_kv
+    from .attend import attend, plan_attend
+    from .block_scores import block_scores, plan_block_scores
     from .device.containers import read_kv, to_device, to_host
     from .device.graphs import Program, Staging, program_stream
-    from .select import select
+    from .select import plan_select, select
+    from .toolchain.compiler import pinned
 except ModuleNotFoundError as error:
     raise ImportError(f"the CUDA backend needs the extra cuda12 or cuda13: {error}") from error
 
@@ -25,6 +26,12 @@ __all__ = [
     "block_scores",
     "declaration",
     "layers",
+    "pinned",
+    "plan_append_index",
+    "plan_append_kv",
+    "plan_attend",
+    "plan_block_scores",
+    "plan_select",
     "program_stream",
     "read_kv",
     "row_sampler",

@@ -13,7 +13,7 @@ The kernels are in ``block_scores_kernels``. How many blocks a row has is read f
 captured launch serves every context, and unused capacity costs nothing.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from .. import ops
 from ..ops import WINDOW_ROWS
@@ -31,11 +31,16 @@ from .block_scores_kernels import (
     one_row,
     transposed,
 )
-from .common.checks import check_array, check_index, check_schedule
+from .common.checks import check_array, check_count, check_index, check_schedule
+from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.containers import DeviceIndex
-from .toolchain.compiler import array_module, launch, properties
+from .toolchain.compiler import array_module, prepare, properties, stream_key
 from .toolchain.constants import MAX_GRID_YZ
-from .toolchain.host import DeviceArray
+from .toolchain.host import DeviceArray, Operand
+
+NAME = "block_scores"
+
+_plans = PlanCache()
 
 
 def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
@@ -63,6 +68,54 @@ def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out
         check_array("out", out, "float32", (rows, index.max_blocks))
 
 
+def _make_plan(index: DeviceIndex, rows: int, schedule: str, stream: Any = None) -> Plan | str:
+    """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
+    g, max_blocks = index.geometry, index.max_blocks
+    if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
+        return "geometry"
+    if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
+        return "schedule"
+    operands = (
+        Operand("q_idx", "float32", (rows, g.idx_heads, g.idx_dim)),
+        Operand("index.pooled", "float32", index.pooled.shape),
+        Operand("index.dead", "float32", index.dead.shape),
+        Operand("steps", "int32", (rows, 4)),
+        Operand("out", "float32", (rows, max_blocks)),
+    )
+    return Plan(NAME, operands, _launches(whole(operands), rows, max_blocks, g.ratio, schedule), stream_key(stream), g)
+
+
+def _launches(arrays, rows, max_blocks, ratio, schedule):
+    if rows == 0:
+        return []
+    group = min(rows, WINDOW_ROWS)
+    groups = -(-rows // group)
+    if schedule == "warp":
+        grid = _grid(rows, WARPS, WARPS * KEYS, max_blocks, RESIDENT * WARPS)
+        return [prepare(one_row(KEYS, LEAST), grid, THREADS, (*arrays, rows, max_blocks, ratio))]
+    if schedule == "multi_query":
+        grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
+        return [prepare(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]
+    shares = WARPS // group
+    grid = _grid(groups, group * shares, 8 * shares, max_blocks, BLOCKS_PER_MULTIPROCESSOR * WARPS)
+    return [prepare(transposed, grid, (32, group, shares), (*arrays, rows, max_blocks, ratio))]
+
+
+def plan_block_scores(
+    index: DeviceIndex, rows: int, *, schedule: str | None = None, stream: Any = None
+) -> Plan | Literal[False]:
+    """A plan of :func:`block_scores` for calls of ``rows`` rows over ``index`` or another of its size and geometry.
+
+    ``stream``: the CuPy stream of the calls; None: the current one. Schedule, refusals (False, counted) and ValueError
+    are those of :func:`block_scores`. The plan holds no array: calls give theirs.
+    """
+    check_count("rows", rows)
+    schedule = standing_schedule(rows) if schedule is None else schedule
+    check_schedule(NAME, schedule)
+    made = _make_plan(index, rows, schedule, stream)
+    return ops.refuse(NAME, made) if isinstance(made, str) else made
+
+
 def block_scores(
     q_idx: DeviceArray,
     index: DeviceIndex,
@@ -70,6 +123,7 @@ def block_scores(
     out: DeviceArray | None = None,
     *,
     schedule: str | None = None,
+    plan: Plan | None = None,
 ) -> DeviceArray | Literal[False]:
     """Scores of every block for every row, with the bytes of ``reference.exact.block_scores``.
 
@@ -78,35 +132,35 @@ def block_scores(
     steps     [rows, 4] int32 on the device
     out       [rows, max_blocks] float32 on the device, or None: a new array of -inf
     schedule  see the module; None: the standing one
+    plan      of :func:`plan_block_scores`, which has chosen the schedule; None: that of an earlier call like this one,
+              or a new one
 
     Returns ``out``: blocks 0 to n_bid are written, later ones are left as they are; a row with n_kv 0, or with a record
     beyond the index, is left whole. Returns False before any launch when the geometry is not 4 heads of 128 dims
-    (``geometry``) or there are more rows than the schedule takes (``schedule``). Raises ValueError on mismatched arrays
-    or an unknown schedule.
+    (``geometry``) or there are more rows than the schedule takes (``schedule``). Raises ValueError on mismatched
+    arrays, an unknown schedule, and a plan of another stream, device, shape or geometry.
     """
-    check_scores(q_idx, index, steps, out)
-    g, rows, max_blocks = index.geometry, q_idx.shape[0], index.max_blocks
-    schedule = standing_schedule(rows) if schedule is None else schedule
-    check_schedule("block_scores", schedule)
-    if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
-        return ops.refuse("block_scores", "geometry")
-    if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
-        return ops.refuse("block_scores", "schedule")
-    if out is None:
-        out = array_module().full((rows, max_blocks), -float("inf"), "float32")
-    if rows == 0:
-        return out
-    group = min(rows, WINDOW_ROWS)
-    groups = -(-rows // group)
-    arrays = (q_idx, index.pooled, index.dead, steps, out)
-    if schedule == "warp":
-        grid = _grid(rows, WARPS, WARPS * KEYS, max_blocks, RESIDENT * WARPS)
-        launch(one_row(KEYS, LEAST), grid, THREADS, (*arrays, rows, max_blocks, g.ratio))
-    elif schedule == "multi_query":
-        grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
-        launch(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, g.ratio))
+    if plan is not None:
+        check_plan(plan, NAME, index.geometry, schedule=schedule)
     else:
-        shares = WARPS // group
-        grid = _grid(groups, group * shares, 8 * shares, max_blocks, BLOCKS_PER_MULTIPROCESSOR * WARPS)
-        launch(transposed, grid, (32, group, shares), (*arrays, rows, max_blocks, g.ratio))
+        key, plan = _plans.find(
+            lambda: (
+                *(stream_key(), q_idx.shape, index.pooled.shape, id(index.geometry), schedule),
+                switches().scores_transposed,
+            )
+        )
+    if plan is None:
+        check_scores(q_idx, index, steps, out)
+        rows = len(q_idx)
+        schedule = standing_schedule(rows) if schedule is None else schedule
+        check_schedule(NAME, schedule)
+        made = _make_plan(index, rows, schedule)
+        if isinstance(made, str):
+            return ops.refuse(NAME, made)
+        plan = _plans.keep(key, made)
+    inputs = q_idx, index.pooled, index.dead, steps
+    if out is None:
+        plan.addresses(inputs)
+        out = array_module().full(plan.operands[-1].shape, -float("inf"), "float32")
+    plan.run((*inputs, out))
     return out

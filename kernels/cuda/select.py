@@ -17,18 +17,21 @@ blocks, and cut the last one chosen when that is no whole number of blocks. What
 on the device: a captured launch serves every context.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from qsa.reference.geometry import REAL, RULES, Geometry
 
 from .. import ops
 from ..switches import switches
-from .common.checks import check_array, check_schedule
+from .common.checks import check_array, check_count, check_schedule
+from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.scratch import StreamScratch
-from .toolchain.compiler import array_module, launch
-from .toolchain.host import DeviceArray
+from .toolchain.compiler import array_module, prepare, stream_key
+from .toolchain.host import Argument, DeviceArray, Operand
 from .topk.kernels import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS, one_block, spread
 from .topk.radix_search import MOST_BEST, THREADS
+
+NAME = "select"
 
 WIDE_BLOCKS = 1 << 16
 """Blocks of capacity up to which one thread block reads a row that registers cannot hold, as engines of the field do
@@ -39,6 +42,7 @@ SPREAD_ROWS = 64
 and the scratch, 66 KB a row of a million cells, would be no small thing any more."""
 
 _scratch = StreamScratch()
+_plans = PlanCache()
 
 
 def _most_best(geometry):
@@ -79,6 +83,85 @@ def standing_schedule(rows: int, max_blocks: int, scratch: DeviceArray | None = 
     return "scan" if switches().topk_scan else "wide"
 
 
+def _make_plan(
+    rows: int,
+    max_blocks: int,
+    cap: int,
+    geometry: Geometry,
+    schedule: str,
+    scratch: DeviceArray | None,
+    stream: Any = None,
+) -> Plan | str:
+    """The plan of a call of ``rows`` rows of ``max_blocks`` scores and ``cap`` ids; or the reason for which it is
+    refused. ``scratch``: the caller's, which every call of the schedule ``spread`` gives again; None: the plan has
+    one, kept for the stream."""
+    if _most_best(geometry) > MOST_BEST:
+        return "geometry"
+    turns = next((t for t in REGISTER_TURNS if max_blocks <= THREADS * t), None)
+    if (schedule == "registers" and turns is None) or (schedule == "spread" and not _slices_fit(max_blocks, geometry)):
+        return "capacity"
+    if schedule == "spread" and scratch is not None and not _scratch_fits(scratch, rows, max_blocks, geometry):
+        return "scratch"
+    operands = [
+        Operand("scores", "float32", (rows, max_blocks)),
+        Operand("steps", "int32", (rows, 4)),
+        Operand("ids", "int32", (rows, cap)),
+    ]
+    arrays, launches, own = whole(operands), [], []
+    if scratch is not None:
+        operands.append(Operand("scratch", "int32", scratch.shape))
+    if rows and schedule == "spread":
+        if scratch is None:
+            own = [_scratch.get(scratch_shape(rows, max_blocks, geometry), stream)]
+        shape = (own[0] if scratch is None else scratch).shape
+        arguments = (*arrays, Argument(3, "int32", shape), max_blocks, cap, shape[1])
+        kernel = spread(SLICE_TURNS, geometry.ratio)
+        launches.append(prepare(kernel, (rows, _slices(max_blocks)), THREADS, arguments))
+    elif rows:
+        held = schedule == "registers"
+        kernel = one_block(turns if held else CHUNK_TURNS, held, schedule != "wide", geometry.ratio)
+        launches.append(prepare(kernel, rows, THREADS, (*arrays, max_blocks, cap)))
+    return Plan(NAME, operands, launches, stream_key(stream), geometry, own)
+
+
+def plan_select(
+    rows: int,
+    max_blocks: int,
+    cap: int | None = None,
+    *,
+    geometry: Geometry = REAL,
+    schedule: str | None = None,
+    stream: Any = None,
+) -> Plan | Literal[False]:
+    """A plan of :func:`select` for calls of ``rows`` rows of ``max_blocks`` scores, whose ids have room for ``cap``
+    cells (None: max_width), under either rule.
+
+    ``stream``: the CuPy stream of the calls; None: the current one. Schedule, refusals (False, counted) and ValueError
+    are those of :func:`select`. The scratch of ``spread`` is made here, so that the calls can be captured.
+    """
+    check_count("rows", rows)
+    check_count("max_blocks", max_blocks)
+    cap = geometry.max_width if cap is None else cap
+    check_count("cap", cap)
+    least = _least_cap(max_blocks, geometry)
+    if cap < least:
+        raise ValueError(f"cap = {cap}: must be {least} or more")
+    schedule = standing_schedule(rows, max_blocks, None, geometry) if schedule is None else schedule
+    check_schedule(NAME, schedule)
+    made = _make_plan(rows, max_blocks, cap, geometry, schedule, None, stream)
+    return ops.refuse(NAME, made) if isinstance(made, str) else made
+
+
+def _least_cap(max_blocks, geometry):
+    """Cells that a row of ``max_blocks`` blocks can select."""
+    return min(geometry.max_width, geometry.ratio * (max_blocks + 1) - 1)
+
+
+def _check_rule(rule):
+    if rule not in RULES:
+        raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
+
+
 def check_select(
     scores: DeviceArray,
     steps: DeviceArray,
@@ -88,15 +171,14 @@ def check_select(
     geometry: Geometry,
 ) -> None:
     """Raises ValueError on an unknown rule, or unless the device arrays are those of :func:`select`."""
-    if rule not in RULES:
-        raise ValueError(f"rule = {rule!r}: allowed are {', '.join(RULES)}")
+    _check_rule(rule)
     if scores.ndim != 2:
         raise ValueError(f"scores: shape {scores.shape}: must be [rows, blocks]")
     rows, max_blocks = scores.shape
     check_array("scores", scores, "float32", (rows, max_blocks))
     check_array("steps", steps, "int32", (rows, 4))
     if ids is not None:
-        cap = min(geometry.max_width, geometry.ratio * (max_blocks + 1) - 1)
+        cap = _least_cap(max_blocks, geometry)
         if ids.ndim != 2 or ids.shape[1] < cap:
             raise ValueError(f"ids: shape {ids.shape}: must be [{rows}, {cap} or more]")
         check_array("ids", ids, "int32", (rows, ids.shape[1]))
@@ -115,6 +197,7 @@ def select(
     geometry: Geometry = REAL,
     schedule: str | None = None,
     scratch: DeviceArray | None = None,
+    plan: Plan | None = None,
 ) -> DeviceArray | Literal[False]:
     """The selected cells of every row, ascending and unique, with the ids of ``reference.exact.select``.
 
@@ -125,37 +208,39 @@ def select(
     schedule  see the module; None: the standing one
     scratch   for ``spread``, :func:`scratch_shape` int32 on the device, the first column zero; None: one kept for the
               current stream, made by the first call that needs it (so make one before a graph capture)
+    plan      of :func:`plan_select`, which has chosen schedule and scratch; None: that of an earlier call like this
+              one, or a new one
 
     Returns ``ids``: ``width`` cells of every row, then -1; a row with n_kv 0, or with a record that does not belong to
     these scores, is -1 throughout. Returns False before any launch when the capacity is beyond the schedule
     (``capacity``), the scratch too small (``scratch``) or the budget beyond 1,024 blocks (``geometry``). Raises
-    ValueError on mismatched arrays, an unknown rule or an unknown schedule.
+    ValueError on mismatched arrays, an unknown rule or an unknown schedule, and on a plan of another stream, device,
+    shape or geometry.
     """
-    check_select(scores, steps, ids, scratch, rule, geometry)
-    rows, max_blocks = scores.shape
-    if schedule is None:
-        schedule = standing_schedule(rows, max_blocks, scratch, geometry)
-    check_schedule("select", schedule)
-    if _most_best(geometry) > MOST_BEST:
-        return ops.refuse("select", "geometry")
-    turns = next((t for t in REGISTER_TURNS if max_blocks <= THREADS * t), None)
-    if (schedule == "registers" and turns is None) or (schedule == "spread" and not _slices_fit(max_blocks, geometry)):
-        return ops.refuse("select", "capacity")
-    if schedule == "spread" and scratch is not None and not _scratch_fits(scratch, rows, max_blocks, geometry):
-        return ops.refuse("select", "scratch")
-    if ids is None:
-        ids = array_module().empty((rows, geometry.max_width), "int32")
-    if rows == 0:
-        return ids
-    cap = ids.shape[1]
-    if schedule == "spread":
-        if scratch is None:
-            scratch = _scratch.get(scratch_shape(rows, max_blocks, geometry))
-        grid = (rows, _slices(max_blocks))
-        arguments = (scores, steps, ids, scratch, max_blocks, cap, scratch.shape[1])
-        launch(spread(SLICE_TURNS, geometry.ratio), grid, THREADS, arguments)
+    if plan is not None:
+        _check_rule(rule)
+        check_plan(plan, NAME, geometry, schedule=schedule, scratch=scratch)
     else:
-        held = schedule == "registers"
-        kernel = one_block(turns if held else CHUNK_TURNS, held, schedule != "wide", geometry.ratio)
-        launch(kernel, rows, THREADS, (scores, steps, ids, max_blocks, cap))
+        key, plan = _plans.find(
+            lambda: (
+                *(stream_key(), scores.shape, None if ids is None else ids.shape, rule, id(geometry), schedule),
+                None if scratch is None else (scratch.shape, scratch.dtype),
+                switches().topk_scan,
+            )
+        )
+    if plan is None:
+        check_select(scores, steps, ids, scratch, rule, geometry)
+        rows, max_blocks = scores.shape
+        if schedule is None:
+            schedule = standing_schedule(rows, max_blocks, scratch, geometry)
+        check_schedule(NAME, schedule)
+        cap = geometry.max_width if ids is None else ids.shape[1]
+        made = _make_plan(rows, max_blocks, cap, geometry, schedule, scratch)
+        if isinstance(made, str):
+            return ops.refuse(NAME, made)
+        plan = _plans.keep(key, made)
+    if ids is None:
+        plan.addresses((scores, steps))
+        ids = array_module().empty(plan.operands[2].shape, "int32")
+    plan.run((scores, steps, ids) if scratch is None else (scores, steps, ids, scratch))
     return ids

@@ -17,7 +17,7 @@ from functools import partial
 import cupy
 import numpy as np
 
-from qsa.kernels.cuda.attend import attend, plan
+from qsa.kernels.cuda.attend import attend, row_blocks
 from qsa.kernels.cuda.device import to_device
 from qsa.kernels.cuda.toolchain import compiler
 from qsa.kernels.cuda.toolchain.compiler import properties
@@ -84,7 +84,7 @@ def run(
                 figures.wrong.append(name)
             timing = hot(call)
             time, low, high = timing.median, timing.p10, timing.p90
-            splits = plan(there[:1], rows, WIDTH, schedule)
+            splits = row_blocks(there[:1], rows, WIDTH, schedule)
             figures.add(
                 name,
                 time,

@@ -64,7 +64,8 @@ def check_pools(operation: str, declaration: Declaration, kvs: list[Any], arithm
         pool = kv.pool
         if declaration.formats is not None and pool.format not in declaration.formats:
             raise UnsupportedError(f"{operation}: format {pool.format}: not declared (formats)")
-        if arithmetic == "exact" and not kv.exact:
+        # Storing fp16 is the same in both arithmetics; attention over it is not.
+        if arithmetic == "exact" and operation != "append_kv" and not kv.exact:
             raise UnsupportedError(f"{operation}: format {pool.format} is outside the exact arithmetic")
         if shapes.page_sizes is not None and pool.page_size not in shapes.page_sizes:
             raise UnsupportedError(f"{operation}: pages of {pool.page_size} cells: not declared (shapes.page_sizes)")

@@ -134,14 +134,20 @@ def ngram_rows(ids: np.ndarray, before: np.ndarray, config: Config, hash_: Hash)
     tokens = np.concatenate([before, ids])
     mixed = ids * hash_.multipliers[0]
     cut = np.zeros(n, bool)
-    rows = []
+    of_ngrams = np.empty((n, config.ngram_size - 1, 1), np.int64)
     for back in range(1, config.ngram_size):
         older = tokens[len(before) - back :][:n]
         cut = cut | (older == eos)
         mixed = mixed ^ (np.where(cut, eos, older) * hash_.multipliers[back])
-        heads = slice((back - 1) * config.heads_per_ngram, back * config.heads_per_ngram)
-        rows.append(mixed[:, None] % np.array(hash_.sizes[heads]) + np.array(hash_.offsets[heads]))
-    return np.concatenate(rows, axis=1)
+        of_ngrams[:, back - 1, 0] = mixed
+    sizes, offsets = _of_heads(hash_, config.heads_per_ngram)
+    return (of_ngrams % sizes + offsets).reshape(n, -1)
+
+
+@lru_cache(maxsize=16)
+def _of_heads(hash_: Hash, heads: int) -> tuple[np.ndarray, np.ndarray]:
+    """``sizes`` and ``offsets`` of a Hash as arrays [ngram_size - 1, heads]."""
+    return np.array(hash_.sizes).reshape(-1, heads), np.array(hash_.offsets).reshape(-1, heads)
 
 
 def signed_root(s: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from cases.attend_cases import FORMATS, attend, check, exact_problem, random_kv
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
 from support.arrays import bits
+from support.plan_runs import clusters_of, recorded_runs
 
 pytestmark = pytest.mark.gpu
 
@@ -107,18 +108,13 @@ def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
     """Of 11 blocks on sm_90, if the device holds them; none elsewhere, in other formats, of more rows."""
     from qsa.kernels.cuda.toolchain.compiler import properties
 
-    module = backend.load("attend")
-    sizes, launch = [], module.launch
-
-    def recording(*args, cluster=1, **options):
-        sizes.append(cluster)
-        launch(*args, cluster=cluster, **options)
-
-    monkeypatch.setattr(module, "launch", recording)
+    planning = backend.load("attend_exact.plan")
+    runs = recorded_runs(monkeypatch, backend.load("common.plans"))
     check(backend, *full(42, 1)[:4])
     check(backend, *full(42, 2)[:4])
     check(backend, *full(42, 1, "k8v4")[:4])
-    assert sizes == [module.CLUSTER if properties().compute_capability == module.CLUSTERED else 1, 1, 1]
+    clustered = properties().compute_capability == planning.CLUSTERED
+    assert clusters_of(runs) == [planning.CLUSTER if clustered else 1, 1, 1]
 
 
 @pytest.mark.parametrize(("schedule", "rows"), [("batch", 1), ("batch", 2), ("split", 2)])
@@ -148,9 +144,9 @@ def test_nothing_is_written_beyond_the_buffers(backend):
     """Guards around output and scratch; rows that the launch does not have are NaN and stay so."""
     q, kv, ids, steps, _ = full(38, 4)
     arrays = [backend.to_device(x) for x in (q[:3], kv, ids[:3], steps[:3])]
-    module = backend.load("attend")
+    module, unset = backend.load("attend"), backend.load("attend_exact.exchange_scratch").UNSET
     words = module.scratch_words([arrays[1]], 3, ids.shape[1], "split")
-    out, scratch = backend.guarded(q.shape, np.float32), backend.guarded((words,), np.int64, module.UNSET)
+    out, scratch = backend.guarded(q.shape, np.float32), backend.guarded((words,), np.int64, unset)
     options = {"schedule": "split", "scratch": scratch.array, "arithmetic": "exact"}
     assert backend.module.attend(*arrays, None, out.array[:3], **options) is not False
     out.check("out")
@@ -158,4 +154,4 @@ def test_nothing_is_written_beyond_the_buffers(backend):
     wanted = exact.attend(q[:3], kv, ids[:3], steps[:3])
     np.testing.assert_array_equal(bits(out.array.get()[:3]), bits(wanted))
     assert np.isnan(out.array.get()[3]).all()
-    assert (scratch.array.get() == module.UNSET).all()
+    assert (scratch.array.get() == unset).all()

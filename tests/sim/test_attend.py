@@ -7,8 +7,10 @@ from cases.attend_cases import *  # noqa: F403
 from cases.attend_cases import attend, check, exact_problem, refused
 from qsa.kernels.cuda import simulator
 from qsa.kernels.cuda.toolchain.host import Properties
+from support.plan_runs import clusters_of, recorded_runs
 
-module, device = simulator.load("attend"), simulator.load("device")
+module, device, plans = (simulator.load(name) for name in ("attend", "device", "common.plans"))
+planning = simulator.load("attend_exact.plan")
 
 
 def older(capability, shared=64 * 1024):
@@ -38,33 +40,21 @@ def test_plan():
     """Split: about two blocks per multiprocessor, 20 at most, 64 cells at least; a row's cells always find room."""
     kv = device.to_device(exact_problem(23, [1])[1])
     with simulator.configured(properties=Properties("h200", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)):
-        plans = [module.plan([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
+        plans = [module.row_blocks([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
         assert plans == [20, 16, 2, 1]
-        assert module.plan([kv], 1, 130, "split") == 3
-        assert module.plan([kv], 1, 2051, "batch") == module.CLUSTER
-        assert module.plan([kv], 1, 2500, "batch") == module.MOST
-        assert module.plan([kv], 500, 2051, "prompt") == 1
-        assert module.plan([kv], 500, 32768, "batch") * module._room(kv, 3) >= 32768
-
-
-def recorded_clusters(monkeypatch):
-    """A list that grows by the cluster size of every launch."""
-    sizes, launch = [], module.launch
-
-    def recording(*args, cluster=1, **options):
-        sizes.append(cluster)
-        launch(*args, cluster=cluster, **options)
-
-    monkeypatch.setattr(module, "launch", recording)
-    return sizes
+        assert module.row_blocks([kv], 1, 130, "split") == 3
+        assert module.row_blocks([kv], 1, 2051, "batch") == planning.CLUSTER
+        assert module.row_blocks([kv], 1, 2500, "batch") == planning.MOST
+        assert module.row_blocks([kv], 500, 2051, "prompt") == 1
+        assert module.row_blocks([kv], 500, 32768, "batch") * planning.room_of(kv, 3) >= 32768
 
 
 @pytest.mark.parametrize("width", [0, 20, 65, 128])
 def test_a_row_in_a_cluster(backend, monkeypatch, width):
     """Four blocks, of which one, one, three and four have cells: maxima, mass and sums by way of shared memory."""
-    sizes = recorded_clusters(monkeypatch)
+    runs = recorded_runs(monkeypatch, plans)
     check(backend, *exact_problem(26, [width], cells=160, cap=128))
-    assert sizes == [4]
+    assert clusters_of(runs) == [4]
 
 
 def test_a_cluster_backwards(backend):
@@ -75,19 +65,19 @@ def test_a_cluster_backwards(backend):
 @pytest.mark.parametrize("limits", [{"clusters": 0}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
 def test_where_there_are_no_clusters(backend, monkeypatch, limits):
     """The same bytes by way of the scratch."""
-    sizes = recorded_clusters(monkeypatch)
+    runs = recorded_runs(monkeypatch, plans)
     with simulator.configured(**limits):
         check(backend, *exact_problem(28, [70]))
-    assert sizes == [1]
+    assert clusters_of(runs) == [1]
 
 
 def test_what_goes_in_no_cluster(backend, monkeypatch):
     """Three rows, another format, and the split schedule."""
-    sizes = recorded_clusters(monkeypatch)
+    runs = recorded_runs(monkeypatch, plans)
     check(backend, *exact_problem(29, [33, 5, 9]))
     check(backend, *exact_problem(29, [33], "k8v4"))
     check(backend, *exact_problem(29, [33]), schedule="split", splits=2)
-    assert sizes == [1, 1, 1]
+    assert clusters_of(runs) == [1, 1, 1]
 
 
 def test_no_more_cells_than_blocks_can_hold(backend):

@@ -120,6 +120,7 @@ def test_more_rows_than_a_launch_takes(monkeypatch, options):
     ids, q, steps = selection(rng, widths, 70, 70), queries(rng, 5, SMALL), records(widths)
     want = run(q, kvs, ids, steps, slots, **options)
     monkeypatch.setattr(module, "MAX_GRID_YZ", 2)
+    module._plans.clear()
     before = simulator.launches()
     assert same_bytes(run(q, kvs, ids, steps, slots, **options), want)
     count = {name: n - before.get(name, 0) for name, n in simulator.launches().items()}
@@ -169,14 +170,19 @@ def test_merge_active_has_the_same_bits(monkeypatch):
     q, kv, ids, steps = float_problem(12, [5, 64, 65, 0], cap=320)
     want = run(q, kv, ids, steps)
     seen = []
-    launch = module.launch
-    monkeypatch.setattr(module, "launch", lambda kernel, *rest, **kw: seen.append(rest) or launch(kernel, *rest, **kw))
+    prepare = module.prepare
+
+    def preparing(kernel, grid, block, arguments, *rest):
+        seen.append(arguments)
+        return prepare(kernel, grid, block, arguments, *rest)
+
+    monkeypatch.setattr(module, "prepare", preparing)
     monkeypatch.setattr(module, "switches", lambda: Switches(merge_active=True))
     assert same_bytes(run(q, kv, ids, steps), want)
-    assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1]
+    assert [arguments[-1] for arguments in seen[1::2]] == [1]
     nine = [np.repeat(x[3:], 9, axis=0) for x in (q, ids, steps)]
     run(nine[0], kv, *nine[1:])
-    assert [arguments[-1] for _, _, arguments in seen[1::2]] == [1, 0], "calls of more than 8 rows keep the whole merge"
+    assert [arguments[-1] for arguments in seen[1::2]] == [1, 0], "calls of more than 8 rows keep the whole merge"
 
 
 def test_merge_active_reads_the_reached_chunks_alone():

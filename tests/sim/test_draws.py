@@ -22,7 +22,7 @@ from qsa.reference.sampler import GREEDY, Sampling
 
 lanes, program = simulator.load("sampler"), simulator.load("device.graphs")
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend", "layers"
-PROGRAMS = {name: getattr(program, name) for name in ("Program", "Staging", "program_stream")}
+PROGRAMS = {name: getattr(program, name) for name in ("Program", "Staging", "pinned", "program_stream")}
 
 
 def device(**changes):

@@ -17,7 +17,9 @@ from qsa.model import ExactModel, qsa
 from qsa.reference.model.random_model import random_model
 
 OPERATIONS = "append_kv", "append_index", "block_scores", "select", "attend"
-PROGRAMS = {name: getattr(simulator.load("device.graphs"), name) for name in ("Program", "Staging", "program_stream")}
+PROGRAMS = {
+    name: getattr(simulator.load("device.graphs"), name) for name in ("Program", "Staging", "pinned", "program_stream")
+}
 device = simulator.load("device")
 
 WIDE = 32

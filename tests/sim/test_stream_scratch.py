@@ -10,13 +10,15 @@ import pytest
 from cases.attend_cases import exact_problem
 from qsa.kernels.cuda import simulator
 from qsa.reference.geometry import step_records
+from support.plan_runs import recorded_runs
 
 pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
 from qsa.kernels.cuda.toolchain import compiler
 
 attend, select, sample = simulator.load("attend"), simulator.load("select"), simulator.load("sampler")
 device = simulator.load("device.containers")
-scratch = simulator.load("device.scratch")
+scratch, plans = simulator.load("device.scratch"), simulator.load("common.plans")
+planning = simulator.load("attend_exact.plan")
 
 DEFAULT, PER_THREAD = SimpleNamespace(ptr=0), SimpleNamespace(ptr=2)
 """CuPy's default streams, which have these handles on every device and in every thread."""
@@ -31,44 +33,40 @@ def now(monkeypatch):
     )
     monkeypatch.setattr(compiler, "array_module", lambda: SimpleNamespace(cuda=streams))
     monkeypatch.setattr(compiler, "current_device", lambda: state.device)
-    monkeypatch.setattr(scratch, "stream_key", compiler.stream_key)
+    for module in (scratch, plans, attend, select, planning):
+        monkeypatch.setattr(module, "stream_key", compiler.stream_key)
+        if hasattr(module, "_plans"):
+            monkeypatch.setattr(module, "_plans", plans.PlanCache())
     return state
 
 
-def of_attend(record, stream=None):
+def of_attend(stream=None):
     q, kv, ids, steps = exact_problem(1, [70])
-    record(attend, lambda arguments: arguments[-2])
     attend.attend(q, device.to_device(kv), ids, steps, arithmetic="exact", schedule="split", splits=2, stream=stream)
 
 
-def of_select(record):
-    record(select, lambda arguments: arguments[3])
+def of_select():
     select.select(np.zeros((1, 40), np.float32), step_records([99]), schedule="spread")
 
 
-def of_sample(record):
-    record(sample, lambda arguments: arguments[7])
+def of_sample():
     sample.argmax(np.zeros((1, 40), np.float32))
 
 
 @pytest.fixture
 def scratch_of(monkeypatch):
     """Function of a call that returns the scratch that its launch was given; nothing is launched."""
+    given = []
+    monkeypatch.setattr(sample, "launch", lambda kernel, grid, block, arguments: given.append(arguments[7]))
+    runs = recorded_runs(monkeypatch, plans, launched=False)
 
-    def given(call, **options):
-        found = []
+    def scratch(call, **options):
+        call(**options)
+        given.extend(arrays[-1] for _, arrays in runs)
+        runs.clear()
+        return given.pop()
 
-        def record(module, pick):
-            def launch(kernel, grid, block, arguments, **rest):
-                found.append(pick(arguments))
-
-            monkeypatch.setattr(module, "launch", launch)
-
-        call(record, **options)
-        (scratch,) = found
-        return scratch
-
-    return given
+    return scratch
 
 
 CALLS = pytest.mark.parametrize("call", [of_attend, of_select, of_sample])
@@ -130,8 +128,8 @@ def test_a_stream_that_is_named_has_the_scratch_it_has_as_the_current_one(now, s
 def test_the_scratch_of_attend_is_unset_and_grows(now, scratch_of):
     """Beside the smaller one, which a captured graph may hold."""
     now.streams.current = SimpleNamespace(ptr=81)
-    small = attend._scratch.get((1,))
+    small = planning.kept_scratch.get((1,))
     large = scratch_of(of_attend)
     assert large is not small and large.size > small.size == 1
     for scratch in (small, large):
-        assert scratch.dtype == np.int64 and (scratch == attend.UNSET).all()
+        assert scratch.dtype == np.int64 and (scratch == planning.UNSET).all()

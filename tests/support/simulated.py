@@ -3,11 +3,11 @@ other."""
 
 from qsa.kernels.cuda import simulator
 
-append_kv = simulator.load("append_kv").append_kv
-append_index = simulator.load("append_index").append_index
-block_scores = simulator.load("block_scores").block_scores
-select = simulator.load("select").select
-attend = simulator.load("attend").attend
-layers = simulator.load("layers")
-to_device, to_host = simulator.load("device").to_device, simulator.load("device").to_host
+_backend = simulator.load("backend")
+append_kv, plan_append_kv = _backend.append_kv, _backend.plan_append_kv
+append_index, plan_append_index = _backend.append_index, _backend.plan_append_index
+block_scores, plan_block_scores = _backend.block_scores, _backend.plan_block_scores
+select, plan_select = _backend.select, _backend.plan_select
+attend, plan_attend = _backend.attend, _backend.plan_attend
+layers, to_device, to_host = _backend.layers, _backend.to_device, _backend.to_host
 declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}

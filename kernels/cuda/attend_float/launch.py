@@ -23,11 +23,13 @@ from qsa.reference.geometry import Geometry
 
 from ...ops import MAX_SPLITS, refuse
 from ...switches import switches
-from ..common.pools import NAME, checked, pool_fields, sets_of
+from ..common.checks import listed
+from ..common.plans import Plan, PlanCache, whole
+from ..common.pools import NAME, check_attend, fields_of, kinds_of, pool_fields, sets_of
 from ..device.containers import CODINGS, DeviceKV
-from ..toolchain.compiler import address, array_module, launch, properties
+from ..toolchain.compiler import address, array_module, prepare, properties, stream_key
 from ..toolchain.constants import MAX_GRID_YZ
-from ..toolchain.host import DeviceArray
+from ..toolchain.host import Argument, DeviceArray, Operand
 from .chunk import CHUNK, offsets_of
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
@@ -82,67 +84,103 @@ def _refusal(kvs, schedule, scratch, needed):
     return None
 
 
-class _Launches(NamedTuple):
-    """What the launches of one call share."""
+def _together(rows, each, schedule, scratch):
+    """Rows of one pair of launches, at least one; ``each``: floats of a row in the scratch."""
+    together = 1 if schedule == "step" else max(1, rows)
+    if scratch is None:
+        together = min(together, max(1, OWN_SCRATCH // (4 * each)))
+    elif schedule == "prompt":
+        together = min(together, max(1, scratch.size // each))
+    return together
 
-    q: DeviceArray
-    ids: DeviceArray
-    steps: DeviceArray
-    slots: DeviceArray
-    scratch: DeviceArray
-    out: DeviceArray
-    cap: int
-    pieces: int
-    splits: int
-    stream: Any
 
-    def run(self, kvs: Sequence[DeviceKV], first_row: int, rows: int) -> None:
-        """Pieces, then merge, of ``rows`` rows."""
-        g = kvs[0].pool.geometry
-        blocks = self.pieces
-        if self.splits:
-            blocks = _blocks(self.pieces, rows, g.n_head_kv, properties().multiprocessors)
-        sets = sets_of(kvs)
-        for first_slot, held in sets:
-            side_k, side_v = held[0].pool.k, held[0].pool.v
-            # 0 pools: every row reads the one there is.
-            n_pools = len(held) if len(kvs) > 1 else 0
-            launch(
-                pieces_kernel(g.group, g.head_dim, side_k.coding, side_v.coding),
-                (blocks, g.n_head_kv, rows),
-                g.head_dim,
-                (
-                    *(
-                        self.q,
-                        self.ids,
-                        self.steps,
-                        self.slots,
-                        self.scratch,
-                        pool_fields(held),
-                        first_slot,
-                        n_pools,
-                        first_row,
-                    ),
-                    *(self.cap, self.pieces, self.splits),
-                ),
-                shared=_shared(g),
-                stream=self.stream,
-            )
-        active = self.splits > 0 or (switches().merge_active and rows <= MERGE_ACTIVE_ROWS)
-        if len({kv.pool.v.coding for kv in kvs}) == 1:
-            sets = [(0, kvs)]
-        for first_slot, held in sets:
-            n_pools = len(held) if len(kvs) > 1 else 0
-            launch(
-                merge_kernel(g.group, g.head_dim, held[0].pool.v.coding == "q4_0"),
-                (g.n_head, rows),
-                g.head_dim,
-                (
-                    *(self.scratch, self.steps, self.slots, self.out, first_slot, n_pools, first_row, self.cap),
-                    *(self.pieces, self.splits, int(active)),
-                ),
-                stream=self.stream,
-            )
+def make_float_plan(
+    kvs: Sequence[DeviceKV],
+    rows: int,
+    cap: int,
+    schedule: str,
+    splits: int | None,
+    with_slots: bool,
+    scratch: DeviceArray | None,
+    stream: Any,
+    allocate: bool = True,
+) -> Plan | str:
+    """The plan of a call of ``rows`` rows, whose ids have room for ``cap`` cells; or the reason for which it is
+    refused.
+
+    with_slots  whether a call gives the slot of every row
+    scratch     the caller's, which every call gives again; None: the plan has one of its own, or, where not
+                ``allocate``, a call gives one of the size of the plan's last operand
+    """
+    splits = MAX_SPLITS if schedule == "split" and splits is None else splits
+    geometry, pieces = kvs[0].pool.geometry, pieces_of(cap, splits)
+    each = row_floats(geometry, pieces)
+    together = _together(rows, each, schedule, scratch)
+    reason = _refusal(kvs, schedule, scratch, together * each)
+    if reason:
+        return reason
+    together = min(together, MAX_GRID_YZ)
+    results = rows, geometry.n_head, geometry.head_dim
+    operands = [
+        Operand("q", "float32", results),
+        Operand("ids", "int32", (rows, cap), 4),
+        Operand("steps", "int32", (rows, 4)),
+        Operand("out", "float32", results),
+    ]
+    if with_slots:
+        operands.append(Operand("slots", "int32", (rows,), 4))
+    shape = (together * each,) if scratch is None else scratch.shape
+    exchanged = Argument(len(operands), "float32", shape)
+    own = [array_module().empty(shape, "float32")] if scratch is None and allocate else []
+    if not own:
+        operands.append(Operand("scratch", "float32", shape))
+    q, ids, records, out, *slots = whole(operands[: 4 + with_slots])
+    named = slots[0] if slots else Argument(2, "int32", (4 * rows,))
+    arrays = _Arrays(q, ids, records, named, exchanged, out)
+    launches = []
+    for first_row in range(0, rows, together):
+        count = min(together, rows - first_row)
+        launches += _prepared(kvs, arrays, cap, pieces, splits or 0, first_row, count)
+    return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
+
+
+class _Arrays(NamedTuple):
+    """The arrays among the kernels' arguments."""
+
+    q: Argument
+    ids: Argument
+    steps: Argument
+    slots: Argument
+    scratch: Argument
+    out: Argument
+
+
+def _prepared(kvs, arrays, cap, pieces, splits, first_row, rows):
+    """The launches of ``rows`` rows from ``first_row`` on: pieces, then merge."""
+    g = kvs[0].pool.geometry
+    blocks = pieces
+    if splits:
+        blocks = _blocks(pieces, rows, g.n_head_kv, properties().multiprocessors)
+    sets, launches = sets_of(kvs), []
+    for first_slot, held in sets:
+        side_k, side_v = held[0].pool.k, held[0].pool.v
+        # 0 pools: every row reads the one there is.
+        numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
+        kernel = pieces_kernel(g.group, g.head_dim, side_k.coding, side_v.coding)
+        arguments = (*arrays[:5], fields_of(first_slot, len(held)), *numbers)
+        launches.append(prepare(kernel, (blocks, g.n_head_kv, rows), g.head_dim, arguments, _shared(g)))
+    active = splits > 0 or (switches().merge_active and rows <= MERGE_ACTIVE_ROWS)
+    if len({kv.pool.v.coding for kv in kvs}) == 1:
+        sets = [(0, kvs)]
+    for first_slot, held in sets:
+        numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits, int(active)
+        kernel = merge_kernel(g.group, g.head_dim, held[0].pool.v.coding == "q4_0")
+        arguments = (arrays.scratch, arrays.steps, arrays.slots, arrays.out, *numbers)
+        launches.append(prepare(kernel, (g.n_head, rows), g.head_dim, arguments))
+    return launches
+
+
+_plans = PlanCache()
 
 
 def attend_float(
@@ -177,25 +215,25 @@ def attend_float(
     than shared memory holds (``geometry``), and for a scratch that is too small, strided or of another type
     (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
     """
-    call = checked(q, kv, ids, steps, slots, out, schedule, splits)
-    splits = MAX_SPLITS if schedule == "split" and splits is None else splits
-    kvs, rows, cap, geometry = call.kvs, call.rows, call.cap, call.geometry
-    pieces = pieces_of(cap, splits)
-    each = row_floats(geometry, pieces)
-    together = 1 if schedule == "step" else max(1, rows)
-    if scratch is None:
-        together = min(together, max(1, OWN_SCRATCH // (4 * each)))
-    elif schedule == "prompt":
-        together = min(together, max(1, scratch.size // each))
-    reason = _refusal(kvs, schedule, scratch, together * each)
-    if reason:
-        return refuse(NAME, reason)
-    together = min(together, MAX_GRID_YZ)
+    kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
+    key, plan = _plans.find(
+        lambda: (
+            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits, switches().merge_active),
+            None
+            if scratch is None
+            else (scratch.shape, scratch.dtype, scratch.flags.c_contiguous, address(scratch) % 16),
+            *((held.pool.format, id(held.pool.geometry)) for held in kvs),
+        )
+    )
+    if plan is None:
+        check_attend(q, kvs, ids, steps, slots, out, schedule, splits)
+        rows, cap = ids.shape
+        made = make_float_plan(kvs, rows, cap, schedule, splits, slots is not None, scratch, stream, False)
+        if isinstance(made, str):
+            return refuse(NAME, made)
+        plan = _plans.keep(key, made)
     out = array_module().empty(q.shape, "float32") if out is None else out
-    if rows == 0:
-        return out
-    scratch = array_module().empty(together * each, "float32") if scratch is None else scratch
-    launches = _Launches(q, ids, steps, call.slots, scratch, out, cap, pieces, splits or 0, stream)
-    for first_row in range(0, rows, together):
-        launches.run(kvs, first_row, min(together, rows - first_row))
+    scratch = array_module().empty(plan.operands[-1].shape, "float32") if scratch is None else scratch
+    given = (scratch,) if slots is None else (slots, scratch)
+    plan.run((q, ids, steps, out, *given), pool_fields(kvs))
     return out

@@ -1,13 +1,22 @@
 """Checks of device arrays and schedules that the operations share."""
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from ...ops import check_schedule, check_splits
 from ..device.containers import DeviceIndex, DeviceKV
 from ..toolchain.compiler import address, array_module
 
-__all__ = ["check_array", "check_distinct", "check_index", "check_schedule", "check_splits", "listed"]
+__all__ = [
+    "check_array",
+    "check_count",
+    "check_distinct",
+    "check_index",
+    "check_schedule",
+    "check_splits",
+    "listed",
+]
 
 
 def listed(kv: DeviceKV | Sequence[DeviceKV]) -> list[DeviceKV]:
@@ -34,6 +43,12 @@ def check_index(index: Any) -> DeviceIndex:
     if not isinstance(index, DeviceIndex):
         raise ValueError(f"index: {type(index).__name__}: must be a DeviceIndex")
     return index
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises ValueError unless ``value`` is an integer, 0 or more."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{name} = {value!r}: must be an integer, 0 or more")
 
 
 def check_array(name: str, array: Any, dtype: str, shape: Sequence[int], alignment: int = 16) -> None:

@@ -1,56 +1,32 @@
-"""What the exact and the float ``attend`` share on the host: checked arguments, pools as arguments, sets of slots."""
+"""What the exact and the float ``attend`` share on the host: checks of arguments, pools as arguments, sets of slots."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from qsa.reference.geometry import Geometry
 
 from ..attend_exact.shared_memory import MAX_POOLS, POOL_FIELDS
 from ..device.containers import DeviceKV
 from ..toolchain.compiler import address
-from ..toolchain.host import DeviceArray
-from .checks import check_array, check_schedule, check_splits, listed
+from ..toolchain.host import DeviceArray, Numbers
+from .checks import check_array, check_schedule, check_splits
 
 NAME = "attend"
 
 
-class Call(NamedTuple):
-    """The arguments of one call of ``attend``, checked; ``kvs`` a list, ``slots`` an array that no kernel reads where
-    there is one pool."""
-
-    q: DeviceArray
-    kvs: list[DeviceKV]
-    ids: DeviceArray
-    steps: DeviceArray
-    slots: DeviceArray
-    geometry: Geometry
-
-    @property
-    def rows(self) -> int:
-        """Rows of the call."""
-        return len(self.q)
-
-    @property
-    def cap(self) -> int:
-        """Ids that a row has room for."""
-        return self.ids.shape[1]
-
-
-def checked(
+def check_attend(
     q: DeviceArray,
-    kv: DeviceKV | Sequence[DeviceKV],
+    kvs: Sequence[DeviceKV],
     ids: DeviceArray,
     steps: DeviceArray,
     slots: DeviceArray | None,
     out: DeviceArray | None,
     schedule: str,
     splits: int | None,
-) -> Call:
-    """:class:`Call` of ``attend``'s arguments. Raises ValueError on mismatched arrays, no DeviceKV at all, an unknown
-    schedule, or splits that do not fit."""
+) -> None:
+    """Raises ValueError on mismatched arrays among the arguments of ``attend``, an unknown schedule, or splits that do
+    not fit."""
     check_schedule(NAME, schedule)
     check_splits(schedule, splits)
-    kvs = listed(kv)
     geometry, rows = kvs[0].pool.geometry, len(q)
     check_array("q", q, "float32", (rows, geometry.n_head, geometry.head_dim))
     if ids.ndim != 2:
@@ -63,8 +39,6 @@ def checked(
         check_array("slots", slots, "int32", (rows,), alignment=4)
     if out is not None:
         check_array("out", out, "float32", q.shape)
-    # One signature of the kernels, whether slots are read or not.
-    return Call(q, kvs, ids, steps, steps.reshape(-1) if slots is None else slots, geometry)
 
 
 def sets_of(kvs: Sequence[DeviceKV]) -> list[tuple[int, Sequence[DeviceKV]]]:
@@ -74,10 +48,25 @@ def sets_of(kvs: Sequence[DeviceKV]) -> list[tuple[int, Sequence[DeviceKV]]]:
 
 
 def pool_fields(kvs: Sequence[DeviceKV]) -> tuple[int, ...]:
-    """Fields of up to four slots' pools, as ``shared_memory.POOL_FIELDS`` says, for a kernel's argument."""
-    fields: tuple[int, ...] = ()
+    """Fields of the slots' pools, ``shared_memory.POOL_FIELDS`` of each, for kernels' arguments.
+
+    Read at every call: a pool that was replaced has other addresses, or is another one at the same.
+    """
+    fields: list[int] = []
     for kv in kvs:
-        sides = [array for side in (kv.pool.k, kv.pool.v) for array in (side.codes, side.scale)]
-        fields += tuple(address(array) if array.size else 0 for array in (*sides, kv.table))
-        fields += (kv.capacity, kv.pool.page_size)
-    return fields + (0,) * (MAX_POOLS * POOL_FIELDS - len(fields))
+        pool, table = kv.pool, kv.table
+        for array in (pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale, table):
+            fields.append(address(array) if array.size else 0)
+        fields += (table.size * pool.page_size, pool.page_size)
+    return tuple(fields)
+
+
+def fields_of(first_slot: int, count: int) -> Numbers:
+    """The argument of a kernel that reads the pools of ``count`` slots from ``first_slot`` on: of a call's
+    :func:`pool_fields`, with zeros in the place of further pools."""
+    return Numbers(first_slot * POOL_FIELDS, (first_slot + count) * POOL_FIELDS, MAX_POOLS * POOL_FIELDS)
+
+
+def kinds_of(kvs: Sequence[DeviceKV]) -> list[tuple[str, Geometry]]:
+    """(format, geometry) of every slot: what a plan of ``attend`` is made for."""
+    return [(kv.pool.format, kv.pool.geometry) for kv in kvs]

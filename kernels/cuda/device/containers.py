@@ -5,7 +5,6 @@ groups] float16. Only ``append_kv``, ``attend`` and ``to_host`` know it. A kerne
 row of a slot table (:func:`slot_table`), so that any number of slots costs one argument.
 """
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +38,10 @@ SLOT_FIELDS = (
     "v_coding",
 )
 """Columns of a slot table: addresses (0 where there is no host copy), sizes, indices in :data:`CODINGS`."""
+
+
+ADDRESSES = SLOT_FIELDS.index("page_size")
+"""Columns of a slot table that are addresses."""
 
 
 @dataclass
@@ -89,7 +92,7 @@ class DeviceKV:
                 views += [codes_view, scale_view]
             self.host.k, self.host.v = sides
             self._host_views = tuple(views)
-        self._slot_tables: dict[tuple[int, ...], tuple[list[weakref.ref], DeviceArray]] = {}
+        self._slot_tables: dict[tuple[int, ...], tuple[list[tuple[int, ...]], DeviceArray]] = {}
 
     @property
     def capacity(self) -> int:
@@ -106,14 +109,14 @@ class DeviceKV:
             raise ValueError(f"table: {table.size} pages: must be {self.table.size}")
         self.table[...] = array_module().array(table.astype(np.int32))
 
-    def slot_row(self) -> np.ndarray:
-        """This slot's row of a slot table, int64 [13]."""
-        pool = self.pool
-        arrays = [pool.k.codes, pool.k.scale, pool.v.codes, pool.v.scale, self.table]
-        host = list(self._host_views) or [None] * 4
-        addresses = [0 if a is None or a.size == 0 else address(a) for a in (*arrays, *host)]
-        codings = [CODINGS.index(side.coding) for side in (pool.k, pool.v)]
-        return np.array([*addresses, pool.page_size, self.table.size, *codings], np.int64)
+    def slot_row(self) -> tuple[int, ...]:
+        """This slot's row of a slot table: its 13 numbers."""
+        pool, table = self.pool, self.table
+        k, v = pool.k, pool.v
+        arrays = (k.codes, k.scale, v.codes, v.scale, table, *self._host_views)
+        addresses = [address(array) if array.size else 0 for array in arrays]
+        addresses += [0] * (ADDRESSES - len(addresses))
+        return (*addresses, pool.page_size, table.size, CODINGS.index(k.coding), CODINGS.index(v.coding))
 
 
 class DeviceIndex:
@@ -142,16 +145,23 @@ class DeviceIndex:
 
 
 def slot_table(kvs: Sequence[DeviceKV]) -> DeviceArray:
-    """Slot table int64 [slots, 13] on the device of a list of :class:`DeviceKV`; made once per list of slots.
+    """Slot table int64 [slots, 13] on the device of a list of :class:`DeviceKV`; made once per list of slots. When one
+    of them has other arrays now, or is another one, its row is written anew.
 
     Make it, by one call of the operation, before a graph capture.
     """
-    first, key = kvs[0], tuple(id(kv) for kv in kvs)
+    first, key = kvs[0], tuple(map(id, kvs))
+    rows = [kv.slot_row() for kv in kvs]
     found = first._slot_tables.get(key)
-    if found is None or any(seen() is not kv for seen, kv in zip(found[0], kvs, strict=True)):
-        rows = array_module().array(np.stack([kv.slot_row() for kv in kvs]))
-        found = first._slot_tables[key] = ([weakref.ref(kv) for kv in kvs], rows)
-    return found[1]
+    if found is not None and found[0] == rows:
+        return found[1]
+    table = array_module().array(np.array(rows, np.int64))
+    if found is not None:
+        # A captured graph reads the table where it lies.
+        found[1][...] = table
+        table = found[1]
+    first._slot_tables[key] = rows, table
+    return table
 
 
 def to_device(x: Any) -> Any:

@@ -77,13 +77,16 @@ class Program:
     def __init__(self, record: Callable[[], Any], stream: Any) -> None:
         self._record, self.stream = record, stream
         self._graph: Any = None
-        self._done: Any = None
+        # Recorded again at every call: a wait is for what an event stood for when it was asked.
+        self._before: Any = None if stream is None else _event()
+        self._done: Any = None if stream is None else _event()
+        self._called = False
         self.result, self.generation = None, 0
         self._pool: Any = None if stream is None else array_module().cuda.MemoryPool()
 
     def wait(self) -> None:
-        """Wait for the last call."""
-        if self._done is not None:
+        """Wait for the last call. What it wrote to page-locked memory can then be read."""
+        if self._called:
             self._done.synchronize()
 
     def __call__(self) -> Any:
@@ -93,17 +96,17 @@ class Program:
         current = array_module().cuda.get_current_stream()
         other = current.ptr != self.stream.ptr
         if other:
-            self.stream.wait_event(current.record())
-        with self.stream:
-            if self._graph is None:
-                with array_module().cuda.using_allocator(self._pool.malloc):
-                    if self.generation == 0:
-                        self._make()
-                    else:
-                        self._capture()
-            if self._graph is not None:
-                self.launch()
-        self._done = self.stream.record()
+            self.stream.wait_event(current.record(self._before))
+        if self._graph is None:
+            with self.stream, array_module().cuda.using_allocator(self._pool.malloc):
+                if self.generation == 0:
+                    self._make()
+                else:
+                    self._capture()
+        if self._graph is not None:
+            self.launch()
+        self.stream.record(self._done)
+        self._called = True
         if other:
             current.wait_event(self._done)
         return self.result
@@ -124,6 +127,11 @@ class Program:
         finally:
             graph = self.stream.end_capture()
         self._graph = graph
+
+
+def _event():
+    """An event that is ordered and waited for, never timed."""
+    return array_module().cuda.Event(disable_timing=True)
 
 
 def program_stream() -> Any:

@@ -49,7 +49,8 @@ from typing import Any
 
 import numpy as np
 
-from ..toolchain.host import Properties, count_launch, launches, per_device
+from ..toolchain import host
+from ..toolchain.host import Argument, Numbers, Properties, count_launch, launches, per_device
 from . import memory, numbers, ops, ptx
 from .arrays import GlobalArray
 from .block_scheduler import Block, run_grid
@@ -124,6 +125,73 @@ def launch(
 
     State.capability = settings.properties.compute_capability
     run_grid(start, blocks // cluster, settings.order, settings.resident)
+    # The last lane knows the launch's arrays, which must not outlive it.
+    State.lane = None
+
+
+class SimulatedLaunch:
+    """A prepared launch, as ``toolchain.driver.PackedLaunch``, that runs here."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: int | tuple[int, ...],
+        block: int | tuple[int, ...],
+        args: Sequence[Any],
+        shared: int,
+        cluster: int,
+    ) -> None:
+        self.name, self.kernel, self.args = kernel.__name__, kernel, tuple(args)
+        self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
+        self._arrays: Sequence[Any] = ()
+        self._given: Sequence[int] = ()
+
+    def point(self, addresses: Sequence[int], arrays: Sequence[Any] = ()) -> None:
+        """Take a call's arrays; their ``addresses`` are for a device."""
+        self._arrays = arrays
+
+    def number(self, numbers: Sequence[int]) -> None:
+        """Take the numbers of a call."""
+        self._given = numbers
+
+    def submit(self, stream: int) -> None:
+        """Run it to its end with the arrays of the last :meth:`point`."""
+        values = [self._value(value) for value in self.args]
+        self._arrays = ()
+        launch(self.kernel, self.grid, self.block, values, shared=self.shared, cluster=self.cluster)
+
+    def _value(self, value):
+        if isinstance(value, Argument):
+            array = self._arrays[value.position]
+            if value.row:
+                array = array[value.first : value.first + value.shape[0]]
+            return array.reshape(value.shape)
+        return value.of(self._given) if isinstance(value, Numbers) else value
+
+
+def _prepare(kernel, grid, block, args, shared=0, cluster=1):
+    return SimulatedLaunch(kernel, grid, block, args, shared, cluster)
+
+
+def _addresses(arrays, expected):
+    """As ``compiler.addresses``."""
+    for array, (shape, dtype, mask) in zip(arrays, expected, strict=False):
+        if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
+            return None
+        if not array.flags.c_contiguous or memory.address(array) & mask:
+            return None
+    return [memory.address(array) for array in arrays]
+
+
+_devices: list[tuple[Properties, int]] = []
+
+
+def _current_device():
+    """Ordinal of the simulated device: every set of properties is a device of its own."""
+    now = settings.properties, settings.clusters
+    if now not in _devices:
+        _devices.append(now)
+    return _devices.index(now)
 
 
 def _scalar(x):
@@ -149,14 +217,13 @@ def _compiler():
     for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float32", "float64"):
         setattr(module, name, getattr(numbers, name))
     module.kernel, module.device_function = _kernel, lambda function: function
-    module.launch, module.wrap = launch, lambda array: array
-    module.address = memory.address
+    module.launch, module.prepare = launch, _prepare
+    module.address, module.addresses = memory.address, _addresses
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
-    module.current_device, module.stream_key = lambda: 0, lambda stream=None: (0, 0)
+    module.current_device, module.stream_key = _current_device, lambda stream=None: (_current_device(), 0, 0)
     module.specialised = per_device(module.current_device)
     module.properties = lambda: settings.properties
     module.Properties = Properties
-    module.set_dynamic_shared = lambda kernel, args, nbytes: None
     module.max_clusters = lambda *configuration: settings.clusters
     return module
 
@@ -172,7 +239,7 @@ def _package():
         package.__path__ = list(sys.modules[_SOURCES].__path__)
         sys.modules[PACKAGE] = package
         toolchain = importlib.import_module(f"{PACKAGE}.toolchain")
-        for name, module in (("compiler", _compiler()), ("ptx", ptx)):
+        for name, module in (("compiler", _compiler()), ("ptx", ptx), ("host", host)):
             sys.modules[f"{PACKAGE}.toolchain.{name}"] = module
             setattr(toolchain, name, module)
     return sys.modules[PACKAGE]

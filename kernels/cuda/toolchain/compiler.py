@@ -2,14 +2,13 @@
 
 Kernel files import ``cuda``, ``int32``, ``kernel`` and the like from here and know nothing else of the compiler. So
 another compiler is put in here alone, under its own :data:`NAME`; the simulator (simulator/launch.py) puts a module of
-its own in the place of this one and runs the same sources without a GPU. What numba-cuda's own launch cannot ask of the
-driver is in driver.py, for this module alone.
+its own in the place of this one and runs the same sources without a GPU. numba-cuda compiles; launches go to the driver
+by way of driver.py, which this module alone imports.
 
 Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
 import os
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -25,10 +24,11 @@ from numba.cuda import dispatcher as _dispatcher
 from numba.cuda import libdevice
 from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
+from numba.cuda.np import numpy_support
 
 from . import driver
 from .constants import STATIC_SHARED
-from .host import DeviceArray, Properties, count_launch, per_device
+from .host import Argument, DeviceArray, Numbers, Properties, per_device
 
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
@@ -45,6 +45,7 @@ __all__ = [
     "STATIC_SHARED",
     "Properties",
     "address",
+    "addresses",
     "array_module",
     "as_numpy",
     "compile_ptx",
@@ -63,15 +64,14 @@ __all__ = [
     "libdevice",
     "max_clusters",
     "pinned",
+    "prepare",
     "properties",
-    "set_dynamic_shared",
     "specialised",
     "stream_key",
     "types",
     "uint8",
     "uint32",
     "uint64",
-    "wrap",
 ]
 
 
@@ -169,26 +169,71 @@ def address(array: DeviceArray) -> int:
     return array.data.ptr
 
 
-_wrapped: dict[int, tuple[weakref.ref, Any]] = {}
-
-
-def wrap(array: DeviceArray) -> Any:
-    """``array`` (CuPy) as the compiler's device array of the same memory; made once, and it does not keep it alive.
-
-    Does not synchronise, so it may be called during a graph capture; whoever launches orders the streams.
-    """
-    key = id(array)
-    known = _wrapped.get(key)
-    if known is not None and known[0]() is array:
-        return known[1]
-    view = cuda.from_cuda_array_interface(array.__cuda_array_interface__, sync=False)
-    _wrapped[key] = (weakref.ref(array, lambda _: _wrapped.pop(key, None)), view)
-    return view
+def addresses(arrays: Sequence[Any], expected: Sequence[tuple[tuple[int, ...], np.dtype, int]]) -> list[int] | None:
+    """Addresses of C-contiguous device arrays of the ``expected`` (shape, dtype, bits that are 0 in the address); None
+    where one of them is otherwise, or no device array at all. A few hundred nanoseconds an array: every call of an
+    operation asks this."""
+    found = []
+    try:
+        for array, (shape, dtype, mask) in zip(arrays, expected, strict=False):
+            at = array.data.ptr
+            # What ``flags.c_contiguous`` says, without making a Flags object.
+            if array.shape != shape or array.dtype != dtype or at & mask or not array._c_contiguous:
+                return None
+            found.append(at)
+    except AttributeError:
+        return None
+    return found
 
 
 @cache
-def _stream(pointer):
-    return cuda.external_stream(pointer)
+def _array_type(dtype, ndim, layout):
+    return types.Array(numpy_support.from_dtype(np.dtype(dtype)), ndim, layout)
+
+
+def _type_of(kernel, value):
+    """numba's type of a launch's argument: of the value that will stand there, where it is one of a plan's."""
+    kind = type(value)
+    if kind is int:
+        return types.int64
+    if kind is Argument:
+        return _array_type(value.dtype, len(value.shape), "C")
+    if kind is Numbers:
+        return types.UniTuple(types.int64, value.length)
+    if isinstance(value, array_module().ndarray):
+        return _array_type(value.dtype, value.ndim, "C" if value.flags.c_contiguous else "A")
+    return kernel.typeof_pyval(value)
+
+
+def _function(kernel, args):
+    """The driver's function of ``kernel`` for ``args``. Raises ValueError on a NumPy array."""
+    if any(isinstance(x, np.ndarray) for x in args):
+        raise ValueError(f"{kernel.py_func.__name__}: an argument is a NumPy array: must be on the device")
+    return driver.function_of(kernel, tuple(_type_of(kernel, x) for x in args), current_device())
+
+
+def _axes(size):
+    """A grid or a block as three numbers."""
+    return (size, 1, 1) if isinstance(size, int) else (*size, *(1,) * (3 - len(size)))
+
+
+def prepare(
+    kernel: Any,
+    grid: int | tuple[int, ...],
+    block: int | tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+    cluster: int = 1,
+) -> "driver.PackedLaunch":
+    """A launch of ``kernel`` on the current device whose arguments are packed once, to be submitted many times.
+
+    ``args``: Argument, Numbers, CuPy arrays, numbers and tuples of numbers; the other arguments are those of
+    :func:`launch`. Compiles and loads the kernel. Raises ValueError as :func:`launch` does.
+    """
+    if cluster > 1 and not (isinstance(grid, int) and isinstance(block, int)):
+        raise ValueError(f"grid = {grid}, block = {block}: a launch in clusters has one axis each")
+    function = _function(kernel, args)
+    return driver.PackedLaunch(function, _axes(grid), _axes(block), args, shared, cluster, current_device())
 
 
 def launch(
@@ -202,45 +247,23 @@ def launch(
 ) -> None:
     """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes with ``shared`` bytes of dynamic shared memory.
 
-    ``args``: wrapped or CuPy arrays and numbers. ``stream``: a CuPy stream, the current one when None. ``cluster``: so
-    many neighbouring blocks of a one-dimensional grid make a cluster (sm_90). Returns at once.
-    Raises ValueError on a NumPy array, which every launch would copy to the device and back.
+    ``args``: CuPy arrays, numbers and tuples of numbers. ``stream``: a CuPy stream, the current one when None.
+    ``cluster``: so many neighbouring blocks of a one-dimensional grid make a cluster (sm_90). Returns at once. Raises
+    ValueError on a NumPy array.
     """
-    cupy = array_module()
-    stream = cupy.cuda.get_current_stream() if stream is None else stream
-    args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
-    if any(isinstance(x, np.ndarray) for x in args):
-        raise ValueError(f"{kernel.py_func.__name__}: an argument is a NumPy array: must be on the device")
-    if shared > STATIC_SHARED:
-        set_dynamic_shared(kernel, args, shared)
-    count_launch(kernel.py_func.__name__)
-    if cluster > 1:
-        if not isinstance(grid, int) or not isinstance(block, int):
-            raise ValueError(f"grid = {grid}, block = {block}: a launch in clusters has one axis each")
-        driver.launch_clusters(kernel, grid, block, args, shared, stream.ptr, cluster)
-        return
-    kernel[grid, block, _stream(stream.ptr), shared](*args)
-
-
-def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int) -> None:
-    """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory on this device.
-
-    Raises RuntimeError when the driver refuses.
-    """
-    driver.set_dynamic_shared(kernel, args, nbytes, current_device())
+    stream = array_module().cuda.get_current_stream() if stream is None else stream
+    prepare(kernel, grid, block, args, shared, cluster).submit(stream.ptr)
 
 
 def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int) -> int:
     """Clusters of ``cluster`` blocks of ``kernel`` that the current device holds at once; 0 where it cannot have them.
 
-    Arguments as :func:`launch`; asked of the driver once for each kernel and size. Clusters beyond the portable 8
+    Arguments as :func:`prepare`; asked of the driver once for each kernel and size. Clusters beyond the portable 8
     blocks are allowed to ``kernel`` by this.
     """
     if properties().compute_capability < (9, 0):
         return 0
-    cupy = array_module()
-    args = tuple(wrap(x) if isinstance(x, cupy.ndarray) else x for x in args)
-    return driver.max_clusters(kernel, args, block, shared, cluster, current_device())
+    return driver.max_clusters(_function(kernel, args), block, shared, cluster, current_device())
 
 
 @contextmanager

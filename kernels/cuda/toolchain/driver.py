@@ -1,22 +1,45 @@
-"""What numba-cuda's own launch cannot ask of the driver: much dynamic shared memory, and clusters of blocks (sm_90).
+"""What the driver is asked for itself: launches with packed arguments, dynamic shared memory, clusters of blocks.
 
-``compiler.py`` alone calls these, and only for a launch that needs them. ``kernel`` is one of numba-cuda's, ``args``
-are what its own launch takes; ``device`` is the current one's ordinal, by which answers are remembered. Every function
-raises RuntimeError when the driver refuses, unless it says otherwise.
+``compiler.py`` alone calls these. ``kernel`` is one of numba-cuda's, ``types`` are numba's of its arguments; ``device``
+is the current one's ordinal, by which answers are remembered. Every function raises RuntimeError when the driver
+refuses, unless it says otherwise.
 """
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .constants import STATIC_SHARED
+from .host import Argument, Numbers, count_launch
+
+WORD = 8
+"""Bytes of a packed parameter, whatever its own size: the driver reads as many bytes as the kernel's parameter has."""
 
 
-def _compiled(kernel, args):
-    """(what ``kernel`` compiled to for arguments like ``args``, its handle as an int)."""
-    compiled = kernel.compile(tuple(kernel.typeof_pyval(x) for x in args))
-    handle = compiled._codelibrary.get_cufunc().kernel
-    return compiled, int(getattr(handle, "handle", None) or handle._handle)
+class Function(NamedTuple):
+    """A kernel compiled for some types of arguments: its name, numba's object, and the driver's handle as an int."""
+
+    name: str
+    compiled: Any
+    handle: int
+
+
+_functions: dict[tuple[Any, tuple[Any, ...], int], Function] = {}
+
+
+def function_of(kernel: Any, types: tuple[Any, ...], device: int) -> Function:
+    """:class:`Function` of ``kernel`` for ``types``; compiled and loaded once for each device."""
+    key = (kernel, types, device)
+    found = _functions.get(key)
+    if found is None:
+        compiled = kernel.compile(types)
+        handle = compiled._codelibrary.get_cufunc().kernel
+        found = Function(kernel.py_func.__name__, compiled, int(getattr(handle, "handle", None) or handle._handle))
+        _functions[key] = found
+    return found
 
 
 def _succeeded(answer, what):
@@ -27,26 +50,24 @@ def _succeeded(answer, what):
     return values[0] if values else None
 
 
-_dynamic_shared: dict[tuple[Any, int], int] = {}
+_dynamic_shared: dict[Function, int] = {}
 
 
-def set_dynamic_shared(kernel: Any, args: Sequence[Any], nbytes: int, device: int) -> None:
-    """Allow ``kernel``, compiled for arguments like ``args``, ``nbytes`` of dynamic shared memory: beyond
-    :data:`STATIC_SHARED` the driver wants an attribute on the function, which numba-cuda does not set."""
-    compiled, handle = _compiled(kernel, args)
-    key = (compiled, device)
-    if _dynamic_shared.get(key, 0) >= nbytes:
+def set_dynamic_shared(function: Function, nbytes: int, device: int) -> None:
+    """Allow ``function`` ``nbytes`` of dynamic shared memory: beyond :data:`STATIC_SHARED` the driver wants an
+    attribute on it, which numba-cuda does not set."""
+    if nbytes <= STATIC_SHARED or _dynamic_shared.get(function, 0) >= nbytes:
         return
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    answer = driver.cuKernelSetAttribute(attribute, nbytes, driver.CUkernel(handle), driver.CUdevice(device))
-    _succeeded(answer, f"{nbytes} bytes of dynamic shared memory for {kernel.py_func.__name__}")
-    _dynamic_shared[key] = nbytes
+    answer = driver.cuKernelSetAttribute(attribute, nbytes, driver.CUkernel(function.handle), driver.CUdevice(device))
+    _succeeded(answer, f"{nbytes} bytes of dynamic shared memory for {function.name}")
+    _dynamic_shared[function] = nbytes
 
 
-def _configuration(grid, block, shared, stream, cluster):
-    """A driver's launch configuration of one-dimensional ``grid`` and ``block`` in clusters."""
+def _configuration(grid, block, shared, cluster):
+    """A driver's launch configuration of one-dimensional ``grid`` and ``block`` in clusters; its stream is unset."""
     from cuda.bindings import driver
 
     attribute = driver.CUlaunchAttribute()
@@ -56,47 +77,149 @@ def _configuration(grid, block, shared, stream, cluster):
     made = driver.CUlaunchConfig()
     made.gridDimX, made.gridDimY, made.gridDimZ = grid, 1, 1
     made.blockDimX, made.blockDimY, made.blockDimZ = block, 1, 1
-    made.sharedMemBytes, made.hStream = shared, driver.CUstream(stream)
+    made.sharedMemBytes = shared
     made.attrs, made.numAttrs = [attribute], 1
     return made
 
 
-def launch_clusters(
-    kernel: Any, grid: int, block: int, args: Sequence[Any], shared: int, stream: int, cluster: int
-) -> None:
-    """Launch ``kernel`` on ``grid`` blocks of ``block`` lanes, every ``cluster`` neighbours together; ``stream``: its
-    handle (int)."""
+def _array_words(address: int, itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> list[int]:
+    """An array as numba passes it: two pointers that a device has no use for, size, item size, address, shape, strides
+    in bytes."""
+    return [0, 0, prod(shape), itemsize, address, *shape, *strides]
+
+
+ADDRESS = 4
+"""Index of the address among an array's words."""
+
+
+def _strides(shape: Sequence[int], itemsize: int) -> Iterator[int]:
+    """Strides in bytes of a C-contiguous array."""
+    for axis in range(len(shape)):
+        yield itemsize * prod(shape[axis + 1 :])
+
+
+def _words(value: Any) -> list[int]:
+    """The packed parameters of a launch's argument ``value``: a device array, a number or a tuple of such."""
+    if type(value) is int:
+        return [value]
+    if isinstance(value, Argument):
+        itemsize = np.dtype(value.dtype).itemsize
+        return _array_words(0, itemsize, value.shape, tuple(_strides(value.shape, itemsize)))
+    if isinstance(value, Numbers):
+        return [0] * value.length
+    if isinstance(value, tuple):
+        return [word for item in value for word in _words(item)]
+    if isinstance(value, (bool, float, np.generic)):
+        bits = np.zeros(WORD, np.uint8)
+        own = np.frombuffer(np.asarray(value).tobytes(), np.uint8)
+        bits[: own.size] = own
+        return [int(bits.view(np.int64)[0])]
+    return _array_words(value.data.ptr, value.dtype.itemsize, value.shape, value.strides)
+
+
+NO_CONTEXT = 201
+"""The driver's answer (CUDA_ERROR_INVALID_CONTEXT) to a thread that has not used the device before."""
+
+
+def _make_current(device):
+    """Make the device's primary context, in which everything lies, this thread's own."""
     from cuda.bindings import driver
 
-    compiled, handle = _compiled(kernel, args)
-    values: list[Any] = []
-    for type_, value in zip(compiled.argument_types, args, strict=True):
-        compiled._prepare_args(type_, value, 0, [], values)
-    # Addresses and sizes come as Python integers, numbers in a ctypes object of their own size.
-    held = [value if isinstance(value, ctypes._SimpleCData) else ctypes.c_int64(value) for value in values]
-    pointers = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
-    configuration = _configuration(grid, block, shared, stream, cluster)
-    answer = driver.cuLaunchKernelEx(configuration, driver.CUfunction(handle), ctypes.addressof(pointers), 0)
-    _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
+    context = _succeeded(driver.cuDevicePrimaryCtxRetain(driver.CUdevice(device)), f"context of device {device}")
+    _succeeded(driver.cuCtxSetCurrent(context), f"context of device {device}")
 
 
-_clusters: dict[tuple[Any, int, int, int, int], int] = {}
+class PackedLaunch:
+    """A launch whose arguments are packed once, for the driver to read again at every :meth:`submit`.
+
+    ``args``: :class:`~.host.Argument`, :class:`~.host.Numbers`, device arrays, numbers and tuples of numbers. What an
+    engine needs to launch it without Python: ``function`` (name, handle of a CUkernel), ``grid``, ``block``, ``shared``
+    (bytes), ``cluster``, ``parameters`` (address of the ``kernelParams``, which lives as long as this object).
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: Sequence[Any],
+        shared: int,
+        cluster: int,
+        device: int,
+    ) -> None:
+        from cuda.bindings import driver
+
+        set_dynamic_shared(function, shared, device)
+        self.name, self.function = function.name, function
+        self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
+        words: list[int] = []
+        pointed: list[tuple[int, int, int]] = []
+        self._numbers: list[tuple[int, Numbers]] = []
+        for value in args:
+            if isinstance(value, Argument):
+                pointed.append((len(words) + ADDRESS, value.position, value.first * value.row))
+            elif isinstance(value, Numbers):
+                self._numbers.append((len(words), value))
+            words += _words(value)
+        self._pointed = tuple(pointed)
+        self._words = (ctypes.c_int64 * len(words))(*words)
+        start = ctypes.addressof(self._words)
+        self._pointers = (ctypes.c_void_p * len(words))(*(start + WORD * i for i in range(len(words))))
+        self.parameters = ctypes.addressof(self._pointers)
+        self._handle = driver.CUfunction(function.handle)
+        self._sizes = (*grid, *block, shared)
+        self._device, self._stream = device, driver.CUstream
+        self._launch, self._launch_clusters = driver.cuLaunchKernel, driver.cuLaunchKernelEx
+        self._configuration = _configuration(grid[0], block[0], shared, cluster) if cluster > 1 else None
+
+    @property
+    def words(self) -> list[int]:
+        """The packed parameters, each as int64."""
+        return list(self._words)
+
+    def point(self, addresses: Sequence[int], arrays: Sequence[Any] = ()) -> None:
+        """Take the ``addresses`` of a call's arrays (``arrays`` are for the simulator)."""
+        words = self._words
+        for at, position, offset in self._pointed:
+            words[at] = addresses[position] + offset
+
+    def number(self, numbers: Sequence[int]) -> None:
+        """Take the numbers of a call."""
+        for at, part in self._numbers:
+            self._words[at : at + part.length] = list(part.of(numbers))
+
+    def submit(self, stream: int) -> None:
+        """Launch on the stream of this handle; returns at once."""
+        count_launch(self.name)
+        status = self._submit(stream)
+        if int(status) == NO_CONTEXT:
+            _make_current(self._device)
+            status = self._submit(stream)
+        if int(status):
+            raise RuntimeError(f"{self.name}, grid {self.grid}, block {self.block}, cluster {self.cluster}: {status}")
+
+    def _submit(self, stream):
+        if self._configuration is None:
+            return self._launch(self._handle, *self._sizes, stream, self.parameters, 0)[0]
+        self._configuration.hStream = self._stream(stream)
+        return self._launch_clusters(self._configuration, self._handle, self.parameters, 0)[0]
 
 
-def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int, device: int) -> int:
-    """Clusters of ``cluster`` blocks of ``kernel`` that ``device`` holds at once; 0 where it says that it cannot have
-    them. Asked once for each kernel and size; clusters beyond the portable 8 blocks are allowed to ``kernel`` by it."""
-    compiled, handle = _compiled(kernel, args)
-    key = (compiled, device, block, shared, cluster)
+_clusters: dict[tuple[Function, int, int, int], int] = {}
+
+
+def max_clusters(function: Function, block: int, shared: int, cluster: int, device: int) -> int:
+    """Clusters of ``cluster`` blocks of ``function`` that ``device`` holds at once; 0 where it says that it cannot have
+    them. Asked once for each function and size; clusters beyond the portable 8 blocks are allowed to it by this."""
+    key = (function, block, shared, cluster)
     if key not in _clusters:
         from cuda.bindings import driver
 
-        if shared > STATIC_SHARED:
-            set_dynamic_shared(kernel, args, shared, device)
+        set_dynamic_shared(function, shared, device)
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        answer = driver.cuKernelSetAttribute(attribute, 1, driver.CUkernel(handle), driver.CUdevice(device))
-        _succeeded(answer, f"{kernel.py_func.__name__} in clusters of {cluster}")
-        configuration = _configuration(cluster, block, shared, 0, cluster)
-        status, count = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(handle), configuration)
+        answer = driver.cuKernelSetAttribute(attribute, 1, driver.CUkernel(function.handle), driver.CUdevice(device))
+        _succeeded(answer, f"{function.name} in clusters of {cluster}")
+        configuration = _configuration(cluster, block, shared, cluster)
+        status, count = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(function.handle), configuration)
         _clusters[key] = 0 if int(status) else int(count)
     return _clusters[key]

@@ -1,10 +1,10 @@
 """What both compilers, the real one and the simulator's, share on the host's side."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 DeviceArray: TypeAlias = Any
 """An array on the device: a CuPy array; the simulator's are NumPy arrays. Neither package is needed to name it."""
@@ -20,6 +20,39 @@ class Properties:
     shared_per_block: int
     shared_per_multiprocessor: int
     l2: int
+
+
+class Operand(NamedTuple):
+    """An array that every call of a plan gives: C-contiguous, at a multiple of ``alignment`` bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    alignment: int = 16
+
+
+class Argument(NamedTuple):
+    """An array argument of a prepared launch: ``shape`` elements of the call's array ``position``, from row ``first``
+    on; ``row`` bytes of that array are a row."""
+
+    position: int
+    dtype: str
+    shape: tuple[int, ...]
+    first: int = 0
+    row: int = 0
+
+
+class Numbers(NamedTuple):
+    """A tuple argument of a prepared launch: entries ``start`` to ``stop`` - 1 of the numbers that a call gives, then
+    zeros, ``length`` in all."""
+
+    start: int
+    stop: int
+    length: int
+
+    def of(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """The argument's value in a call that gives ``numbers``."""
+        return (*numbers[self.start : self.stop], *(0,) * (self.length - (self.stop - self.start)))
 
 
 _launches: Counter[str] = Counter()
