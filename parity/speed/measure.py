@@ -22,8 +22,11 @@ from typing import Any
 
 import numpy as np
 
-SAMPLES = 15
-SAMPLE_SECONDS = 0.01
+SAMPLE_SECONDS, SECONDS = 0.001, 0.3
+"""A sample is of as many calls as take so long, one at least; samples are taken for so long. Short ones, because some
+of them then run without another process between them even on a busy machine."""
+
+FEWEST_SAMPLES = 9
 WARM_UP = 3
 
 CPU_CASES = (
@@ -136,16 +139,16 @@ def cpu_call(text: str) -> Callable[[], Any]:
 
 
 def lower_quartile(call: Callable[[], Any]) -> float:
-    """Microseconds of one call: the lower quartile of :data:`SAMPLES` samples, each of as many calls as take
-    :data:`SAMPLE_SECONDS`. Other work on the machine only adds time, so the upper half says little about the kernel;
-    the shortest alone would hide a kernel that is often slow."""
+    """Microseconds of one call: the lower quartile of the samples. Other work on the machine only adds time, so the
+    upper half says little about the kernel; the shortest alone would hide a kernel that is often slow."""
     for _ in range(WARM_UP):
         started = time.perf_counter()
         call()
         taken = time.perf_counter() - started
     calls = max(1, round(SAMPLE_SECONDS / max(taken, 1e-6)))
-    samples = []
-    for _ in range(SAMPLES):
+    samples: list[float] = []
+    until = time.perf_counter() + SECONDS
+    while len(samples) < FEWEST_SAMPLES or time.perf_counter() < until:
         started = time.perf_counter()
         for _ in range(calls):
             call()
@@ -171,7 +174,7 @@ def measured_cpu(texts: Iterable[str]) -> dict[str, Any]:
             # Another commit may not have the operation, or not with these arguments.
             report["missing"][text] = f"{type(error).__name__}: {error}"
         else:
-            report["contract"][text] = f"lower quartile of {SAMPLES} samples of {SAMPLE_SECONDS:g} s, warm"
+            report["contract"][text] = f"lower quartile of samples of {SAMPLE_SECONDS:g} s in {SECONDS:g} s, warm"
     if throttle_counts() > before:
         report["throttled"] = ["thermal slowdown of the CPU"]
     return report

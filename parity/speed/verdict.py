@@ -3,7 +3,8 @@
 A *round* is four processes in the order A B B A: A is the base, B the change. Its *effect* is the logarithm of B's mean
 time over A's; a drift that is even over the round cancels in it. Before the comparison come rounds of the base against
 itself (A/A): the second largest effect among them, of either sign, is the *noise* of this machine at this time. The
-largest may be the outlier of a single process.
+largest may be the outlier of a single process. Where the two processes of the change, which run one after the other,
+differ by more than that in the comparison itself, the machine became noisier since, and this is the noise.
 
 The *rank test*: if A and B are equally fast, then in each round the six ways to give two of the four places to B are
 equally likely, however the times are distributed and however they change between rounds. The statistic is the sum of
@@ -67,7 +68,7 @@ class Judgement:
 
     verdict  one of :data:`VERDICTS`
     ratio    the change's time over the base's
-    noise    second largest difference between the base and itself, as a share of the time
+    noise    second largest difference of a tree to itself, as a share of the time
     floor    smallest difference that counts, as a share of the time
     p        the rank test's probability of such ranks, or of more extreme ones in the direction of ``ratio``, if both
              are equally fast
@@ -99,6 +100,14 @@ def check(rounds: Sequence[Round], least: int, name: str) -> None:
 def effect(one: Round) -> float:
     """Logarithm of the change's time over the base's in one round, each the geometric mean of its two."""
     return sum(map(math.log, one.change)) / 2 - sum(map(math.log, one.base)) / 2
+
+
+def noise(noise_rounds: Sequence[Round], rounds: Sequence[Round]) -> float:
+    """The noise as a share of the time: of the base against itself, or of the comparison where that is more."""
+    before = sorted(abs(effect(one)) for one in noise_rounds)[-2]
+    # The difference of two processes spreads by sqrt 2 more than that of two means of two.
+    during = sorted(abs(math.log(one.change[0] / one.change[1])) / math.sqrt(2) for one in rounds)[-2]
+    return math.expm1(max(before, during))
 
 
 def median(values: Sequence[float]) -> float:
@@ -147,19 +156,19 @@ def judge(
     change = median([time for one in rounds for time in one.change])
     difference = median([effect(one) for one in rounds])
     ratio = math.exp(difference)
-    noise = math.expm1(sorted(abs(effect(one)) for one in noise_rounds)[-2])
+    noisy = noise(noise_rounds, rounds)
     floor = floors.share(base)
     slower = difference > 0
     p = rank_probability(rounds if slower else [Round(one.change, one.base) for one in rounds])
 
     def found(verdict: str, reason: str) -> Judgement:
-        return Judgement(verdict, ratio, noise, floor, p, base, change, reason)
+        return Judgement(verdict, ratio, noisy, floor, p, base, change, reason)
 
     measured = f"{percent(ratio - 1)} ({base:.1f} to {change:.1f} us)"
     if throttled:
         return found(AMBIGUOUS, f"{measured}; the clock was lowered: {', '.join(throttled)}")
-    if noise > floor:
-        return found(AMBIGUOUS, f"{measured}; noise {percent(noise)} is above the floor of {percent(floor)}")
+    if noisy > floor:
+        return found(AMBIGUOUS, f"{measured}; noise {percent(noisy)} is above the floor of {percent(floor)}")
     if abs(difference) <= math.log1p(floor):
         return found(SAME, f"{measured}; within the floor of {percent(floor)}")
     if p > ALPHA:
