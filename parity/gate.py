@@ -194,7 +194,11 @@ def _facts() -> tuple[dict[str, Any] | None, str]:
 
 
 def _speed(run: Run) -> Iterator[Verdict]:
-    return speed.verdicts(run, run.backend or ("cpu" if _facts()[0] is None else "cuda"))
+    facts, why = _facts() if run.backend != "cpu" else (None, "")
+    if run.backend == "cuda" and facts is None:
+        yield verdict("speed", "cuda", "unsupported", why)
+    else:
+        yield from speed.verdicts(run, "cpu" if facts is None else "cuda")
 
 
 CHECKS: dict[str, Callable[[Run], Iterable[Verdict]]] = {

@@ -36,9 +36,17 @@ class Verdict(suite.Result):
             yield f"  again: qsa gate --only {self.case.module}"
 
 
-def verdict(check: str, name: str, status: str, reason: str = "", seconds: float = 0.0, **figures: float) -> Verdict:
-    """The :class:`Verdict` on the case ``name`` of ``check``; ``figures`` are its ``share`` and ``floor``."""
-    return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason, **figures)
+def verdict(
+    check: str,
+    name: str,
+    status: str,
+    reason: str = "",
+    seconds: float = 0.0,
+    share: float | None = None,
+    floor: float | None = None,
+) -> Verdict:
+    """The :class:`Verdict` on the case ``name`` of ``check``."""
+    return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason, share=share, floor=floor)
 
 
 @dataclass

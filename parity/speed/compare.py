@@ -13,12 +13,16 @@ from ..evidence import process
 from . import measure, verdict
 from .verdict import NOISE_ROUNDS, ROUNDS, SLOWER, Floors, Judgement, Round
 
-PROCESS_SECONDS = 600.0
-"""Limit of one process. The first of a tree compiles its kernels."""
+PROCESS_SECONDS, COMPILE_SECONDS = 600.0, 1800.0
+"""Limits of one process; the first of a tree compiles its kernels."""
 
 FLOORS = {"cpu": Floors(relative=0.05, absolute=10.0), "cuda": Floors(relative=0.02, absolute=0.2)}
 """Backend -> the smallest difference that counts. A CPU's kernels run on threads that the system moves about, so their
 times vary more than those of graph replays on a device; below 10 us, or 0.2 us, is the cost of a launch itself."""
+
+
+COMPILING = "compiling"
+"""What is told while the first process of each tree runs."""
 
 
 class ArmError(ValueError):
@@ -33,12 +37,12 @@ class Arm:
     tree: Path
     python: str = sys.executable
 
-    def measure(self, backend: str, cases: Sequence[str]) -> dict[str, Any]:
-        """The report of ``measure.py`` by a fresh process. Raises ArmError when it gives none."""
+    def measure(self, backend: str, cases: Sequence[str], seconds: float = PROCESS_SECONDS) -> dict[str, Any]:
+        """The report of ``measure.py`` by a fresh process. Raises ArmError when it gives none in ``seconds``."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "report.json"
             command = [self.python, "-P", measure.__file__, "--tree", str(self.tree), "--backend", backend]
-            finished = process.run([*command, "--json", str(path), "--cases", *cases], PROCESS_SECONDS)
+            finished = process.run([*command, "--json", str(path), "--cases", *cases], seconds)
             if finished.code != 0 or not path.is_file():
                 raise ArmError(f"{self.name}: a process that measures gave no times: {finished.reason}")
             return json.loads(path.read_text(encoding="utf-8"))
@@ -105,7 +109,7 @@ def compare(
     found, steps = Compared(), _Steps(on_step, 2 + 4 * (NOISE_ROUNDS + ROUNDS))
     timings = found.timings
     # Not timed: these processes compile, and fill the caches of files.
-    first = {arm.name: steps.measure("compiling", arm, backend, cases) for arm in (base, change)}
+    first = {arm.name: steps.measure(COMPILING, arm, backend, cases) for arm in (base, change)}
     found.missing = dict(comparable(first[base.name], first[change.name], cases))
     left = [case for case in cases if case not in found.missing]
     if not left:
@@ -153,7 +157,9 @@ class _Steps:
     def measure(self, what: str, arm: Arm, backend: str, cases: Sequence[str]) -> dict[str, Any]:
         """The report of one process of ``arm``."""
         self.on_step(what, self.done, self.total, self.seconds)
-        started = time.perf_counter()
-        report = arm.measure(backend, cases)
-        self.seconds, self.done = time.perf_counter() - started, self.done + 1
+        compiling, started = what == COMPILING, time.perf_counter()
+        report = arm.measure(backend, cases, COMPILE_SECONDS if compiling else PROCESS_SECONDS)
+        # What compiling took says nothing about the processes to come.
+        self.seconds = 0.0 if compiling else time.perf_counter() - started
+        self.done += 1
         return report

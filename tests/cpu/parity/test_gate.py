@@ -12,6 +12,7 @@ from qsa.golden import device_records as evidence
 from qsa.golden.families import produce
 from qsa.golden.store import Store
 from qsa.parity import cli, gate, gate_table, progress, suite
+from qsa.parity.evidence import process
 
 DEVICE = evidence.Device(
     name="NVIDIA H200",
@@ -394,6 +395,27 @@ def test_an_interrupted_run_reports_what_is_finished(capsys, monkeypatch, tmp_pa
     assert (report["passed"], report["failed"], asked) == (1, 1, [])
     assert report["cases"][1]["detail"]["reason"] == "interrupted before its end"
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "timed"),
+    [(None, False, "cpu"), (None, True, "cuda"), ("cpu", True, "cpu"), ("cuda", True, "cuda"), ("cuda", False, None)],
+)
+def test_speed_is_of_the_device_where_there_is_one(monkeypatch, asked, device, timed):
+    facts = ({"device": {"name": DEVICE.name}}, "") if device else (None, "no driver")
+    monkeypatch.setattr(gate, "_facts", lambda: facts)
+    monkeypatch.setattr(gate.speed, "verdicts", lambda run, backend: [gate.verdict("speed", backend, "passed")])
+    (one,) = gate.CHECKS["speed"](gate.Run(backend=asked))
+    expected = ("cuda", "unsupported", "no driver") if timed is None else (timed, "passed", "")
+    assert (one.case.text, one.status, one.reason) == expected
+
+
+def test_a_base_that_is_no_commit_is_told_before_the_work(checks, capsys):
+    if not (process.ROOT / ".git").exists():
+        pytest.skip("not a checkout of the repository")
+    assert cli.main(["gate", "--base", "no-such-commit"]) == 2
+    said = capsys.readouterr()
+    assert "--base = 'no-such-commit': must be a commit" in said.err and said.out == ""
 
 
 def test_the_order_and_what_is_left_out():

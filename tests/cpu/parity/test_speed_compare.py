@@ -32,7 +32,8 @@ class FakeArm:
     changes: dict = field(default_factory=dict)
     calls: int = 0
 
-    def measure(self, backend, cases):
+    def measure(self, backend, cases, seconds):
+        assert seconds == (comparing.PROCESS_SECONDS if self.calls else comparing.COMPILE_SECONDS)
         LOG.append((self.name, tuple(cases)))
         self.calls += 1
         report = {
