@@ -16,9 +16,9 @@ from .verdict import NOISE_ROUNDS, ROUNDS, SLOWER, Floors, Judgement, Round
 PROCESS_SECONDS, COMPILE_SECONDS = 600.0, 1800.0
 """Limits of one process; the first of a tree compiles its kernels."""
 
-FLOORS = {"cpu": Floors(relative=0.05, absolute=10.0), "cuda": Floors(relative=0.02, absolute=0.2)}
+FLOORS = {"cpu": Floors(relative=0.05, absolute=3.0), "cuda": Floors(relative=0.02, absolute=0.2)}
 """Backend -> the smallest difference that counts. A CPU's kernels run on threads that the system moves about, so their
-times vary more than those of graph replays on a device; below 10 us, or 0.2 us, is the cost of a launch itself."""
+times vary more than those of graph replays on a device; below 3 us, or 0.2 us, is what a launch itself costs more or less."""
 
 
 COMPILING = "compiling"
@@ -26,7 +26,7 @@ COMPILING = "compiling"
 
 
 class ArmError(ValueError):
-    """A process that gave no report; the message says of which arm, and how it ended."""
+    """An arm that could not be measured; the message says which, and why."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def compare(
 ) -> Compared:
     """The :class:`Compared` of the ``cases`` on ``backend``.
 
-    Raises ArmError when a process gives no report.
+    Raises ArmError when a process gives no report, or a tree changes meanwhile.
     """
     found, steps = Compared(), _Steps(on_step, 2 + 4 * (NOISE_ROUNDS + ROUNDS))
     timings = found.timings
@@ -153,12 +153,15 @@ class _Steps:
 
     def __init__(self, on_step: OnStep, total: int) -> None:
         self.on_step, self.total, self.done, self.seconds = on_step, total, 0, 0.0
+        self.sources: dict[str, str] = {}
 
     def measure(self, what: str, arm: Arm, backend: str, cases: Sequence[str]) -> dict[str, Any]:
         """The report of one process of ``arm``."""
         self.on_step(what, self.done, self.total, self.seconds)
         compiling, started = what == COMPILING, time.perf_counter()
         report = arm.measure(backend, cases, COMPILE_SECONDS if compiling else PROCESS_SECONDS)
+        if self.sources.setdefault(arm.name, report["sources"]) != report["sources"]:
+            raise ArmError(f"{arm.name}: its sources changed while it was measured")
         # What compiling took says nothing about the processes to come.
         self.seconds = 0.0 if compiling else time.perf_counter() - started
         self.done += 1

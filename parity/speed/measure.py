@@ -2,9 +2,9 @@
 
 This file is run by its path and imports the kernels of ``--tree``, whichever commit that is. So it uses only what every
 commit has: the operations of ``qsa.kernels.cpu`` and the arrays of ``qsa.reference``; on a CUDA device the tree's own
-``qsa.parity.bench.operations``. The report holds ``times`` (case -> microseconds), ``outputs`` (case -> hash of what an
-exact case gave), ``contract`` (case -> how it was measured), ``missing`` (case -> why there is no time) and
-``throttled``.
+``qsa.parity.bench.operations``. The report holds ``sources`` (hash of the tree's), ``times`` (case -> microseconds),
+``outputs`` (case -> hash of what an exact case gave), ``contract`` (case -> how it was measured), ``missing`` (case ->
+why there is no time) and ``throttled``.
 """
 
 import argparse
@@ -38,7 +38,7 @@ CPU_CASES = (
     "block_scores:context=65536,rows=4",
     "select:context=1048576,rows=1",
     "append_kv:format=int8,rows=64",
-    "append_index:rows=64",
+    "append_index:rows=512",
 )
 """What is timed on a CPU: each operation at sizes of a decode step, in the formats that are used most."""
 
@@ -78,6 +78,14 @@ def use_tree(tree: Path) -> None:
     found = Path(str(importlib.import_module("qsa.kernels").__file__)).resolve()
     if not found.is_relative_to(tree.resolve()):
         raise ValueError(f"--tree = {str(tree)!r}: qsa.kernels was imported from {found}")
+
+
+def sources_hash(tree: Path) -> str:
+    """Hash of the Python files of ``kernels`` and ``reference``: a tree that is edited while it is measured shows."""
+    hasher = hashlib.sha256()
+    for path in sorted(path for name in ("kernels", "reference") for path in (tree / name).rglob("*.py")):
+        hasher.update(f"{path.relative_to(tree).as_posix()}\n".encode() + path.read_bytes())
+    return hasher.hexdigest()[:32]
 
 
 def parameters(text: str) -> tuple[str, dict[str, Any]]:
@@ -246,8 +254,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure the cases and write the report; returns 0."""
     arguments = arguments_of(argv)
     use_tree(arguments.tree)
+    # Before the work, so that what is imported is what is told, or the next process tells otherwise.
+    sources = sources_hash(arguments.tree)
     measured = {"cpu": measured_cpu, "cuda": measured_cuda}[arguments.backend](arguments.cases)
-    arguments.json.write_text(json.dumps(measured), encoding="utf-8")
+    arguments.json.write_text(json.dumps({"sources": sources, **measured}), encoding="utf-8")
     return 0
 
 

@@ -37,6 +37,7 @@ class FakeArm:
         LOG.append((self.name, tuple(cases)))
         self.calls += 1
         report = {
+            "sources": self.name,
             "times": {case: self.times[case] * (1 + self.calls / 1e5) for case in cases if case in self.times},
             "outputs": {case: "0" for case in cases},
             "contract": dict.fromkeys(cases, self.contract),
@@ -115,6 +116,29 @@ def test_a_case_that_only_some_processes_measure_has_no_verdict():
     assert set(found.judgements) == {"same", "fast"} and "MemoryError" in found.missing["slow"]
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_tree_that_is_edited_meanwhile_has_no_verdict(side):
+    both = arms()
+    both[side].changes = {5: {"sources": "edited"}}
+    with pytest.raises(ArmError, match=f"{both[side].name}: its sources changed while it was measured"):
+        compare(*both, "cpu", CASES, FLOOR)
+
+
+def test_an_edit_of_a_tree_shows(tmp_path):
+    for name in ("reference", "kernels"):
+        (tmp_path / name / "cpu").mkdir(parents=True)
+        (tmp_path / name / "cpu" / "a.py").write_text("x = 1\n")
+    before = measure.sources_hash(tmp_path)
+    (tmp_path / "kernels" / "cpu" / "a.nbi").write_text("compiled")
+    assert measure.sources_hash(tmp_path) == before
+    for path in ("kernels/cpu/a.py", "reference/cpu/a.py"):
+        (tmp_path / path).write_text("x = 2\n")
+        assert measure.sources_hash(tmp_path) != before
+        (tmp_path / path).write_text("x = 1\n")
+    (tmp_path / "kernels" / "b.py").touch()
+    assert measure.sources_hash(tmp_path) != before
+
+
 def test_progress_counts_the_processes():
     steps = []
     compare(*arms(slow=100.0), "cpu", CASES, FLOOR, lambda *step: steps.append(step))
@@ -152,9 +176,8 @@ def test_the_verdicts_of_the_check(two_arms):
     assert {case: one.status for case, one in found.items()} == {"same": "passed", "slow": "failed", "fast": "passed"}
     assert found["slow"].reason.startswith("SLOWER: 30.0 %") and found["fast"].reason.startswith("FASTER: ")
     as_dict = found["slow"].as_dict()
-    # The absolute floor is a tenth of the 100 us.
-    assert as_dict["measure"] == pytest.approx(0.3, abs=1e-3) and as_dict["bound"] == pytest.approx(0.1, abs=1e-3)
-    assert as_dict["share"] == pytest.approx(3, abs=0.02)
+    assert as_dict["measure"] == pytest.approx(0.3, abs=1e-3) and as_dict["bound"] == 0.05
+    assert as_dict["share"] == pytest.approx(6, abs=0.02)
     notes = json.loads(json.dumps(run.notes["speed"]))
     assert notes["judgements"]["slow"]["verdict"] == "SLOWER" and len(notes["timings_us"]["again"]["slow"]) == ROUNDS
 
@@ -215,12 +238,13 @@ def test_a_process_measures_the_tree_that_it_is_given(tmp_path):
     for name in ("reference", "kernels"):
         shutil.copytree(root() / name, tmp_path / name)
     out = tmp_path / "report.json"
-    texts = ["append_index:rows=64", "append_kv:format=none,rows=64"]
+    texts = ["append_index:rows=512", "append_kv:format=none,rows=64"]
     command = [sys.executable, "-P", measure.__file__, "--tree", str(tmp_path), "--backend", "cpu"]
     subprocess.run([*command, "--json", str(out), "--cases", *texts], check=True, capture_output=True, text=True)
     report = json.loads(out.read_text())
     assert set(report["times"]) == {texts[0]} and report["times"][texts[0]] > 0
     assert "none" in report["missing"][texts[1]] and set(report["outputs"]) == {texts[0]}
+    assert report["sources"] == measure.sources_hash(root())
 
 
 def test_a_tree_is_measured_in_a_process_of_its_own(tmp_path):
