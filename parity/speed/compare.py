@@ -18,7 +18,7 @@ PROCESS_SECONDS, COMPILE_SECONDS = 600.0, 1800.0
 
 FLOORS = {"cpu": Floors(relative=0.05, absolute=3.0), "cuda": Floors(relative=0.02, absolute=0.2)}
 """Backend -> the smallest difference that counts. A CPU's kernels run on threads that the system moves about, so their
-times vary more than those of graph replays on a device; below 3 us, or 0.2 us, is what a launch itself costs more or less."""
+times vary more than those of graph replays on a device. A launch itself varies by 3 us, or 0.2 us."""
 
 
 COMPILING = "compiling"
