@@ -226,13 +226,6 @@ def test_the_cases_of_a_cpu_run_on_these_kernels():
     }
 
 
-def test_the_cases_of_a_device_are_those_of_the_benchmark():
-    pytest.importorskip("cupy")
-    from qsa.parity.bench.operation_cases import cases
-
-    assert set(measure.CUDA_CASES) <= set(cases())
-
-
 def test_a_process_measures_the_tree_that_it_is_given(tmp_path):
     """Another tree than the installed one; and an operation that it lacks is missing, not fatal."""
     for name in ("reference", "kernels"):
