@@ -7,6 +7,8 @@ EXTRAS ?= dev
 STAMP := $(VENV)/.stamp
 PARITY ?=
 GATE ?=
+BASE ?=
+GOLDEN ?=
 WORKERS ?= auto
 LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py
 
@@ -14,7 +16,7 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python test
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
-.PHONY: help parity test cuda golden gate gpu evidence bench lint clean
+.PHONY: help parity test cuda golden gate timing gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
@@ -50,9 +52,13 @@ cuda: $(STAMP)  ## run the tests that need the CUDA wheels and no GPU: VENV=.ven
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; from qsa.kernels.cuda.ptxcheck import check; sys.exit(None if find_spec("numba_cuda") and find_spec("cupy") and check.find_ptxas() else "the CUDA wheels are missing: make cuda VENV=.venv-cuda EXTRAS=dev,cuda12 (or cuda13)")'
 	@$(BIN)/pytest -n $(WORKERS) -rs $(CUDA_TESTS)
 
-gate: $(STAMP)  ## say whether a change may land: goldens, hashes, PTX, simulator, evidence, speed; report in build/gate
+gate: $(STAMP)  ## say whether a change may land; speed against the commit BASE, else the merge base; report in build/gate
 	@$(BIN)/qsa env
-	@$(BIN)/qsa gate $(GATE) --json build/gate/report.json --junit build/gate/junit.xml
+	@$(BIN)/qsa gate $(GATE) $(if $(BASE),--base $(BASE)) \
+		--json build/gate/report.json --junit build/gate/junit.xml --markdown build/gate/report.md
+
+timing: $(STAMP)  ## the tests that measure time, which run alone: the gate finds a kernel that is slowed by 30 %
+	@$(BIN)/pytest -n 0 -m timing
 
 gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/evidence
 	@$(BIN)/qsa env
@@ -64,9 +70,9 @@ evidence: $(STAMP)  ## say whether the records in golden/evidence speak of today
 bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
 	@$(BIN)/python -m qsa.parity.bench.cpu
 
-golden: $(STAMP)  ## recompute every golden from the reference and compare
+golden: $(STAMP)  ## hold every golden to the reference; GOLDEN=--fresh computes again what was computed before
 	@$(BIN)/qsa env
-	@$(BIN)/qsa golden check
+	@$(BIN)/qsa golden check $(GOLDEN)
 
 lint: $(STAMP)  ## ruff: lint and format; mypy: types
 	@$(LINT)
@@ -74,3 +80,4 @@ lint: $(STAMP)  ## ruff: lint and format; mypy: types
 clean:  ## remove the environment, reports and caches
 	rm -rf $(VENV) .venv-cuda build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	git worktree prune 2>/dev/null || true

@@ -102,9 +102,12 @@ def write(path: str | Path, record: Evidence) -> None:
     write_json(path, msgspec.to_builtins(check(record, path, record.name)))
 
 
-def load(path: str | Path) -> Evidence:
+def load(path: str | Path, any_file_name: bool = False) -> Evidence:
     """The record in the file ``path``. Raises EvidenceError naming the file and the field when it is missing or
-    damaged."""
+    damaged.
+
+    any_file_name  whether the file may be called otherwise than its record: a copy that is read and not kept
+    """
     path = Path(path)
     if not path.is_file():
         raise EvidenceError(f"{path}: there is no such evidence")
@@ -112,7 +115,8 @@ def load(path: str | Path) -> Evidence:
         content = read_json(path)
     except GoldenError as error:
         raise EvidenceError(str(error)) from error
-    return check(content, path, path.stem)
+    own_name = content.get("name") if any_file_name and isinstance(content, dict) else None
+    return check(content, path, own_name if isinstance(own_name, str) else path.stem)
 
 
 def records(folder: str | Path = FOLDER) -> list[Evidence]:

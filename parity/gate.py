@@ -1,15 +1,17 @@
 """The checks behind ``qsa gate``: what must hold before a change is merged, with a verdict for every case.
 
-=============  =====================================================================================================
-check          cases
-=============  =====================================================================================================
-``goldens``    every golden, recomputed by the reference
-``hashes``     the outputs of the verify-batch windows, on the CPU kernels and on a device where there is one
-``sim``        tests/sim: the CUDA kernels lane by lane without a GPU
-``ptx``        the tests of the generated PTX
-``evidence``   the newest record of every device: fresh, stale, or with something failed
-``benchmark``  on a device: every timing's share of its limit against the newest record of that device
-=============  =====================================================================================================
+============  ======================================================================================================
+check         cases
+============  ======================================================================================================
+``parity``    the modules on operations, on the device where there is one, else on the CPU kernels
+``goldens``   every golden, as the reference gives it today; what was computed from the same sources is not again
+``hashes``    the outputs of the verify-batch windows, on the CPU kernels and on a device where there is one
+``prove``     a sample of wrong kernels, all of which the suite must find
+``sim``       tests/sim: the CUDA kernels lane by lane without a GPU
+``ptx``       the tests of the generated PTX
+``evidence``  the newest record of every device: fresh, stale, or with something failed
+``speed``     the kernels against those of the base commit
+============  ======================================================================================================
 
 A verdict is ``passed``, ``failed``, ``unsupported`` (cannot be checked here, with the reason) or ``stale``
 (evidence of other sources). ``stale`` and ``unsupported`` fail nothing: they are printed.
@@ -20,8 +22,9 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,53 +32,85 @@ from typing import Any
 from qsa.golden import device_records as evidence
 from qsa.golden import recompute as checking
 from qsa.golden import sources
+from qsa.golden.cache import Cache
 from qsa.golden.families import grid
 from qsa.golden.store import Store
 
 from . import suite
-from .backend import Backend
-from .bench import regression
 from .evidence import process
 from .evidence import run as evidence_run
+from .speed import check as speed
+from .verdicts import STATUSES, Run, Verdict, verdict
 
-STATUSES = (*suite.STATUSES, "stale")
+__all__ = ["CHECKS", "STATUSES", "Outcome", "Run", "Verdict", "chosen", "run", "verdict"]
 
 TESTS_SECONDS = 900
-BENCHMARK_SECONDS = 420
+PARITY_SECONDS = 900
+PROVE_SECONDS = 600
+
+QUICK = ("accuracy", "selection", "split", "pages")
+"""Parity modules of the check ``parity``: those on single operations."""
 
 
-@dataclass(frozen=True)
-class Verdict(suite.Result):
-    """The outcome of one case of one check."""
+def _parity_cases(check: str, modules: Iterable[str], backend: str) -> Iterator[tuple[dict[str, Any], Verdict]]:
+    """(case of the report, verdict) of ``qsa parity`` on ``modules``, run as a child; the end alone when it gave no
+    report."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "qsa.parity.cli", "parity", *modules, "--backend", backend]
+        finished = process.run([*command, "--arithmetic", "exact", "--json", str(path)], PARITY_SECONDS)
+        # A run that breaks may leave a report of the part before it.
+        whole = finished.code in (0, 1) and path.is_file()
+        found = json.loads(path.read_text(encoding="utf-8"))["cases"] if whole else []
+    if not found:
+        name = f"{backend} {' '.join(modules)}"
+        yield {}, verdict(check, name, "failed", f"gave no report: {finished.reason}", finished.seconds)
+    for case in found:
+        detail = case["detail"]
+        bad = [
+            f"{one['name']}: {one['measure']} of {one['bound']}" for one in detail["comparisons"] if not one["passed"]
+        ]
+        reason = "\n".join(filter(None, [detail["reason"], *bad]))
+        yield case, verdict(check, f"{backend} {case['case']}", case["status"], reason, case["seconds"])
 
-    def lines(self, backend: Backend | None = None, verbose: bool = False) -> Iterator[str]:
-        """The verdict for a reader, and the command that repeats its check."""
-        yield from (f"  {line}" for line in self.reason.splitlines())
-        if self.status == "failed":
-            yield f"  again: qsa gate --only {self.case.module}"
+
+def _parity(run: Run) -> Iterator[Verdict]:
+    for _, found in _parity_cases("parity", QUICK, "cpu" if _facts()[0] is None else "cuda"):
+        yield found
 
 
-def verdict(check: str, name: str, status: str, reason: str = "", seconds: float = 0.0) -> Verdict:
-    """The :class:`Verdict` on the case ``name`` of ``check``."""
-    return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason)
-
-
-def _goldens() -> Iterator[Verdict]:
+def _goldens(run: Run) -> Iterator[Verdict]:
     store = Store()
-    for name, lines, spent in checking.check(store.folder, sorted({*store.names(), *grid()})):
-        yield verdict("goldens", name, "failed" if lines else "passed", "\n".join(lines), spent)
+    names, kept = sorted({*store.names(), *grid()}), Cache()
+    plan: dict[str, float] = {}
+
+    def on_plan(seconds: dict[str, float]) -> None:
+        plan.update(seconds)
+        total = sum(seconds.values())
+        run.work.begin(f"goldens, {len(plan)} to compute", total, total / checking.workers(len(plan)))
+
+    for one in checking.check(store.folder, names, kept, run.fresh, on_plan=on_plan):
+        run.work.advance(plan.get(one.name, 0.0))
+        yield verdict(
+            "goldens", one.name, "passed" if one.status == "equal" else "failed", "\n".join(one.lines), one.seconds
+        )
+    run.notes["goldens"] = {"computed": len(plan), "computed_earlier": len(names) - len(plan)}
 
 
-def _hashes() -> Iterator[Verdict]:
-    backends = ["cpu"] if _facts()[0] is None else ["cpu", "cuda"]
-    for name in backends:
-        backend = Backend(name, "exact")
-        for case in suite.collect(["verify-batch"], "exact"):
-            if case.recipe["op"] != "window":
-                continue
-            result = suite.run_case(case, backend)
-            reason = "\n".join(line.strip() for line in result.lines(backend)) if result.status != "passed" else ""
-            yield verdict("hashes", f"{name} {case.text}", result.status, reason, result.seconds)
+def _hashes(run: Run) -> Iterator[Verdict]:
+    for backend in ["cpu"] if _facts()[0] is None else ["cpu", "cuda"]:
+        for case, found in _parity_cases("hashes", ["verify-batch"], backend):
+            if not case or "op=window," in case["case"]:
+                yield found
+
+
+def _prove(run: Run) -> Iterator[Verdict]:
+    if importlib.util.find_spec("qsa.parity.commands.prove") is None:
+        yield verdict("prove", "sample", "unsupported", "this version has no command `qsa prove`")
+        return
+    finished = process.run([sys.executable, "-m", "qsa.parity.cli", "prove", "--sample"], PROVE_SECONDS)
+    status, reason = ("passed", "") if finished.code == 0 else ("failed", finished.reason)
+    yield verdict("prove", "sample", status, reason, finished.seconds)
 
 
 def _tests(check: str, pattern: str) -> Iterator[Verdict]:
@@ -115,11 +150,11 @@ def _without_entry(files: list[Path], entries: list[process.Entry]) -> list[str]
     return [file.name for file in files if file.stem not in named]
 
 
-def _sim() -> Iterator[Verdict]:
+def _sim(run: Run) -> Iterator[Verdict]:
     return _tests("sim", "tests/sim/test_*.py")
 
 
-def _ptx() -> Iterator[Verdict]:
+def _ptx(run: Run) -> Iterator[Verdict]:
     return _tests("ptx", "tests/ptx/test_*.py")
 
 
@@ -132,7 +167,7 @@ def judge_evidence(record: Any, fingerprint: Any) -> Verdict:
     return verdict("evidence", record.name, "failed" if failed else "passed", "\n".join(failed))
 
 
-def _evidence() -> Iterator[Verdict]:
+def _evidence(run: Run) -> Iterator[Verdict]:
     try:
         found = evidence.newest(evidence.records())
     except evidence.EvidenceError as error:
@@ -158,98 +193,75 @@ def _facts() -> tuple[dict[str, Any] | None, str]:
         return None, str(error).splitlines()[-1]
 
 
-def measure(names: Iterable[str] = ()) -> dict[str, Any]:
-    """The report of ``bench/operations.py`` on the cases ``names``, or on all. Raises ValueError when there is none."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "qsa.parity.bench.operations", "--json", str(path)]
-        finished = process.run([*command, *(["--cases", *names] if names else [])], BENCHMARK_SECONDS)
-        if not path.is_file():
-            raise ValueError(f"the benchmark gave no report: {finished.reason}")
-        return json.loads(path.read_text())
+def _speed(run: Run) -> Iterator[Verdict]:
+    facts, why = _facts() if run.backend != "cpu" else (None, "")
+    if run.backend == "cuda" and facts is None:
+        yield verdict("speed", "cuda", "unsupported", why)
+    else:
+        yield from speed.verdicts(run, "cpu" if facts is None else "cuda")
 
 
-def clocks(record: Any) -> Any:
-    """Clocks at the end of the benchmark of a record, or None."""
-    found = record.sections.get("benchmark")
-    results = [step.results for step in found.steps] if found else []
-    return next((each["clocks"].get("end") for each in results if "clocks" in each), None)
-
-
-def judge_benchmark(
-    record: Any, report: dict[str, Any], again: Callable[[list[str]], dict[str, Any]]
-) -> Iterator[Verdict]:
-    """Verdicts on the rows of ``report`` against those of ``record``. Every failed case has the notes on the clocks.
-
-    again  function that measures the cases which were slower once more: their names -> report
-    """
-
-    def measured_again(names: list[str]) -> dict[str, Any]:
-        return {row["case"]: row for row in again(names)["rows"]}
-
-    measured = {row["case"]: row for row in report["rows"]}
-    notes = regression.clock_notes(clocks(record), report["clocks"].get("end"))
-    for judgement in regression.compare(evidence.rows(record), measured, measured_again):
-        case, reason = judgement.case, judgement.reason
-        if case not in measured and case in report["unsupported"]:
-            reason = f"{reason}: {report['unsupported'][case]}"
-        lines = [reason, *notes] if judgement.status == "failed" else [reason]
-        yield verdict("benchmark", case, judgement.status, "\n".join(lines))
-
-
-def _benchmark() -> Iterator[Verdict]:
-    facts, why = _facts()
-    if facts is None:
-        yield verdict("benchmark", "device", "unsupported", why)
-        return
-    try:
-        known = [record for record in evidence.records() if evidence.rows(record)]
-        record = evidence.newest(known).get(facts["device"]["name"])
-        report = measure()
-    except ValueError as error:
-        yield verdict("benchmark", "report", "failed", str(error))
-        return
-    if record is None:
-        for row in report["rows"]:
-            status = "unsupported" if row["correct"] else "failed"
-            reason = "no evidence of this device to compare with" if row["correct"] else "wrong result: it has no speed"
-            yield verdict("benchmark", row["case"], status, reason)
-        return
-    yield from judge_benchmark(record, report, measure)
-
-
-CHECKS: dict[str, Callable[[], Iterable[Verdict]]] = {
+CHECKS: dict[str, Callable[[Run], Iterable[Verdict]]] = {
+    "parity": _parity,
     "goldens": _goldens,
     "hashes": _hashes,
-    "ptx": _ptx,
+    "prove": _prove,
     "sim": _sim,
+    "ptx": _ptx,
     "evidence": _evidence,
-    "benchmark": _benchmark,
+    "speed": _speed,
 }
 """Name -> function that gives the check's verdicts, in the order in which they run."""
 
 
-def chosen(names: Iterable[str] | None) -> list[str]:
-    """The checks ``names`` in order, all of them when none is named. Raises ValueError on an unknown one."""
-    for name in names or ():
+@dataclass
+class Outcome(suite.Tally):
+    """The verdicts, check -> seconds by the clock on the wall, and whether the run was interrupted."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    interrupted: bool = False
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The results, all of which are verdicts."""
+        return [one for one in self.results if isinstance(one, Verdict)]
+
+
+def chosen(names: Iterable[str] | None, without: Iterable[str] | None = None) -> list[str]:
+    """The checks ``names`` in order, all of them when none is named, less those ``without``. Raises ValueError on an
+    unknown one."""
+    names, without = list(names or ()), list(without or ())
+    for name in (*names, *without):
         if name not in CHECKS:
             raise ValueError(f"check {name!r}: allowed are {', '.join(CHECKS)}")
-    return [name for name in CHECKS if not names or name in names]
+    return [name for name in CHECKS if (not names or name in names) and name not in without]
 
 
-def run(names: Iterable[str], on_verdict: Callable[[Verdict], object] = lambda verdict: None) -> suite.Tally:
-    """The :class:`suite.Tally` of the checks ``names``; ``on_verdict`` is called with every verdict. A check that
-    raises is a failed verdict of its own, and the others run."""
-    tally = suite.Tally()
+def run(
+    names: Iterable[str], on_verdict: Callable[[Verdict], object] = lambda verdict: None, run: Run | None = None
+) -> Outcome:
+    """The :class:`Outcome` of the checks ``names``; ``on_verdict`` is called with every verdict. A check that raises is
+    a failed verdict of its own, and the others run. Ctrl-C ends the run; what is finished counts."""
+    outcome, state = Outcome(), run or Run()
 
     def add(result: Verdict) -> None:
-        tally.results.append(result)
+        outcome.results.append(result)
+        if result.status == "failed":
+            state.failed.add(result.case.module)
         on_verdict(result)
 
     for name in names:
+        started = time.perf_counter()
+        state.work.begin(name)
         try:
-            for result in CHECKS[name]():
+            for result in CHECKS[name](state):
                 add(result)
+        except KeyboardInterrupt:
+            outcome.interrupted = True
+            add(verdict(name, name, "failed", "interrupted before its end"))
         except Exception as error:
             add(verdict(name, name, "failed", process.impersonal(f"{type(error).__name__}: {error}")))
-    return tally
+        outcome.seconds[name] = time.perf_counter() - started
+        if outcome.interrupted:
+            break
+    return outcome

@@ -158,25 +158,30 @@ def check_target(option: str, path: str | None) -> None:
 
 
 @contextlib.contextmanager
-def report_writer(json: str | None, junit: str | None) -> Iterator[Callable[[str, str], None]]:
-    """Check the targets of the options ``--json`` and ``--junit`` (file, ``-`` or None), then run the body.
+def report_writer(
+    json: str | None, junit: str | None, markdown: str | None = None
+) -> Iterator[Callable[[str, str], None]]:
+    """Check the targets of the options ``--json``, ``--junit`` and ``--markdown`` (file, ``-`` or None), then run the
+    body.
 
     Where one is standard output, what the body prints goes to standard error; the yielded ``write(path, text)`` writes
     a report.
 
-    Raises ValueError when a target cannot be written or both are standard output.
+    Raises ValueError when a target cannot be written or two are standard output.
     """
-    if json == junit == files.STDOUT:
-        raise ValueError("--json = '-', --junit = '-': only one of them can be standard output")
-    check_target("--json", json)
-    check_target("--junit", junit)
+    targets = {"--json": json, "--junit": junit, "--markdown": markdown}
+    to_stdout = [f"{option} = '-'" for option, path in targets.items() if path == files.STDOUT]
+    if len(to_stdout) > 1:
+        raise ValueError(f"{', '.join(to_stdout)}: only one of them can be standard output")
+    for option, path in targets.items():
+        check_target(option, path)
     out = sys.stdout
 
     def write_to_target(path: str, text: str) -> None:
         with contextlib.redirect_stdout(out):
             write(path, text)
 
-    with contextlib.redirect_stdout(sys.stderr if files.STDOUT in (json, junit) else out):
+    with contextlib.redirect_stdout(sys.stderr if to_stdout else out):
         yield write_to_target
 
 

@@ -4,7 +4,6 @@
 ``operations`` or ``switches``; all but the first need a device.
 """
 
-from .regression import Judgement
 from .switch_table import Row
 
-__all__ = ["Judgement", "Row"]
+__all__ = ["Row"]

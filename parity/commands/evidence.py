@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print records as tables; returns 1 when there is none."""
-    found = [evidence.load(path) for path in arguments.files] or evidence.records()[-1:]
+    found = [evidence.load(path, any_file_name=True) for path in arguments.files] or evidence.records()[-1:]
     if not found:
         print("missing: there is no evidence")
         return 1
@@ -237,7 +237,7 @@ def merge(arguments: argparse.Namespace) -> int:
     to_stdout = arguments.out == files.STDOUT
     path = Path(arguments.files[0] if to_stdout else arguments.out)
     evidence.check_name(path.stem)
-    records = [evidence.load(name) for name in arguments.files]
+    records = [evidence.load(name, any_file_name=True) for name in arguments.files]
     if path.exists() and not any(path.samefile(name) for name in arguments.files):
         raise ValueError(f"--out = {arguments.out!r}: exists: name it among the records to merge, or give another name")
     check_target("--out", arguments.out)

@@ -1,28 +1,50 @@
 """``qsa gate``: whether a change may land. A verdict for every case of every check, and one exit code for CI."""
 
 import argparse
+import contextlib
+import math
 import sys
 from collections.abc import Callable
 
 from rich.console import Console
 
-from .. import gate, report
-from ..environment import facts
+from qsa.kernels.sources import root
 
-EXIT = "exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments"
+from .. import gate, gate_table, progress, report
+from ..environment import facts
+from ..speed import base, compare
+from ..verdicts import STATUSES, Run, Verdict
+
+EXIT = """exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments, 130 after Ctrl-C; a
+SLOWER kernel is a failure, an AMBIGUOUS time is none"""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``gate``; its ``run`` default takes the parsed arguments and returns the exit code."""
     parser = subparsers.add_parser(
         "gate",
-        help="say whether a change may land: goldens, hashes, simulator, PTX, evidence, speed",
+        help="say whether a change may land: parity, goldens, simulator, PTX, evidence, speed against a base commit",
         epilog=f"checks: {', '.join(gate.CHECKS)}\n\n{EXIT}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", nargs="+", metavar="CHECK", help="these checks alone")
-    parser.add_argument("--json", metavar="FILE", help="write the verdicts as JSON; - is standard output")
+    parser.add_argument("--without", nargs="+", metavar="CHECK", help="all checks but these")
+    parser.add_argument(
+        "--base", metavar="REV", help="commit that speed is compared with (default: merge base with the default branch)"
+    )
+    parser.add_argument(
+        "--floor",
+        type=float,
+        metavar="PERCENT",
+        help="smallest difference in speed that counts (default: "
+        + ", ".join(f"{100 * floors.relative:g} %% on {name}" for name, floors in compare.FLOORS.items())
+        + ")",
+    )
+    parser.add_argument("--backend", choices=sorted(compare.FLOORS), help="what is timed (default: cuda where it is)")
+    parser.add_argument("--fresh", action="store_true", help="compute every golden, whatever was computed before")
+    parser.add_argument("--json", metavar="FILE", help="write the verdicts and times as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the verdicts as JUnit XML; - is standard output")
+    parser.add_argument("--markdown", metavar="FILE", help="write the verdicts as Markdown; - is standard output")
     parser.add_argument("--list", action="store_true", help="print the checks and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print what passed, too")
     parser.set_defaults(run=run)
@@ -30,33 +52,61 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the checks; returns 0 when something passed and nothing failed, else 1."""
-    names = gate.chosen(arguments.only)
+    """Run the checks; returns the exit code. Raises ValueError on bad arguments."""
+    names = gate.chosen(arguments.only, arguments.without)
     if arguments.list:
         print("\n".join(names))
         return 0
-    with report.report_writer(arguments.json, arguments.junit) as write:
+    floor = arguments.floor
+    if floor is not None and not 0 < floor < math.inf:
+        raise ValueError(f"--floor = {floor}: must be a percentage above 0")
+    if arguments.base is not None:
+        # A commit that does not exist is a mistake to be told before the work; that there can be no base is a verdict.
+        with contextlib.suppress(base.NoBaseError):
+            base.commit(root(), arguments.base)
+    with report.report_writer(arguments.json, arguments.junit, arguments.markdown) as write:
         return _gate(arguments, names, write)
 
 
 def _gate(arguments: argparse.Namespace, names: list[str], write: Callable[[str, str], None]) -> int:
     """Run the checks ``names``, print their verdicts and hand the reports to ``write``; returns the exit code."""
-    tally = gate.run(names, lambda verdict: _print(verdict, arguments.verbose))
-    environment = facts()
-    table = report.table(tally, gate.CHECKS, heading="check", statuses=gate.STATUSES, worst=False, seconds=".0f")
-    Console(file=sys.stdout, width=110, highlight=False).print(table)
+    floor = None if arguments.floor is None else arguments.floor / 100
+    state = Run(arguments.base, arguments.fresh, floor, arguments.backend)
+    with progress.shown("qsa gate", work=state.work):
+        outcome = gate.run(names, lambda verdict: _print(verdict, arguments.verbose), state)
+        if not arguments.verbose:
+            _print_unsupported(outcome)
+    environment = {**facts(), **state.notes, "seconds": {key: round(x, 1) for key, x in outcome.seconds.items()}}
+    Console(file=sys.stdout, width=gate_table.WIDTH, highlight=False).print(gate_table.table(outcome))
     if arguments.json:
-        write(arguments.json, report.json_text(report.as_json(tally, environment, gate.STATUSES)))
+        write(arguments.json, report.json_text(report.as_json(outcome, environment, STATUSES)))
     if arguments.junit:
-        write(arguments.junit, report.as_junit(tally, environment, None, "qsa gate"))
-    if not tally.count("passed") and not tally.count("failed"):
+        write(arguments.junit, report.as_junit(outcome, environment, None, "qsa gate"))
+    if arguments.markdown:
+        write(arguments.markdown, gate_table.markdown(outcome, environment))
+    if outcome.interrupted:
+        print("qsa gate: interrupted: the reports hold what was finished", file=sys.stderr)
+        return 130
+    if not outcome.count("passed") and not outcome.count("failed"):
         print("nothing passed: a run that held nothing together is not a success (exit 1)")
-    return tally.exit_code
+    return outcome.exit_code
 
 
-def _print(verdict: gate.Verdict, verbose: bool) -> None:
-    """Print a verdict; one that passed only with ``verbose``."""
-    if verbose or verdict.status != "passed":
+def _print(verdict: Verdict, verbose: bool) -> None:
+    """Print a verdict that failed, is stale or is of a time, with ``verbose`` any other too."""
+    if verbose or verdict.status in ("failed", "stale") or verdict.share is not None:
         print(f"{verdict.status:12}{verdict.case.module}: {verdict.case.text}", flush=True)
         for line in verdict.lines():
             print(line, flush=True)
+
+
+def _print_unsupported(outcome: gate.Outcome) -> None:
+    """Print what is unsupported: a line for each reason, with the number of its cases where it has several."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for one in outcome.verdicts:
+        if one.status == "unsupported" and one.share is None:
+            groups.setdefault((one.case.module, one.reason), []).append(one.case.text)
+    for (check, reason), names in groups.items():
+        print(f"{'unsupported':12}{check}: {names[0] if len(names) == 1 else f'{len(names)} cases'}")
+        for line in reason.splitlines():
+            print(f"  {line}")

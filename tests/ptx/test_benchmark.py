@@ -21,6 +21,7 @@ from qsa.kernels.cuda.toolchain.compiler import compile_ptx  # noqa: E402
 from qsa.parity.bench import operation_cases as benchmark_cases  # noqa: E402
 from qsa.parity.bench import operations as benchmark  # noqa: E402
 from qsa.parity.bench import timing  # noqa: E402
+from qsa.parity.speed import measure as speed  # noqa: E402
 
 
 class Clock:
@@ -172,6 +173,24 @@ def test_cases_read_back_and_differ():
         operation, recipe = case.parse(text)
         assert operation in benchmark_cases.PREPARE and recipe["cache"] in ("hot", "cold")
         assert recipe.get("schedule", OPERATIONS[operation].schedules[0]) in OPERATIONS[operation].schedules
+
+
+def test_the_gate_times_cases_of_the_benchmark(monkeypatch):
+    """What a process of the gate's speed reports of a device, through the benchmark itself."""
+    assert set(speed.CUDA_CASES) <= set(benchmark_cases.cases())
+    good, bad, refused = speed.CUDA_CASES[:3]
+    rows = {good: timing.row(good, timing.Timing(9.5, 9, 10, "hot"), "a read", timing.Timing(2, 2, 2, "hot"))}
+    rows |= {bad: timing.wrong(bad, "a read"), refused: "refused"}
+    monkeypatch.setattr(benchmark, "measure", rows.__getitem__)
+    monkeypatch.setattr(benchmark, "measured_limits", lambda: {})
+    monkeypatch.setattr(benchmark, "clocks_under_load", lambda: {"throttled": ["software power cap"]})
+    found = speed.measured_cuda([good, bad, refused, "attend:new=1"])
+    assert found["times"] == {good: 9.5} and found["contract"] == {good: "hot"} and found["outputs"] == {}
+    assert found["throttled"] == ["software power cap"] and found["missing"] == {
+        bad: "wrong result: it has no speed",
+        refused: "refused",
+        "attend:new=1": "the benchmark of this tree has no such case",
+    }
 
 
 def test_the_limit_reads_what_attention_must(monkeypatch):

@@ -53,14 +53,3 @@ def record(name="h200-2026-11-30", sections=None, **changes):
 def plain(record):
     """``record`` as the JSON of its file holds it, to be damaged."""
     return msgspec.to_builtins(record)
-
-
-def row(case="attend:rows=1", median=10.0, limit=5.0, noise=0.02, **changes):
-    """A row whose middle 80 % of times lie within ``noise`` of the median."""
-    times = {"median_us": median, "p10_us": median * (1 - noise / 2), "p90_us": median * (1 + noise / 2)}
-    made = {"case": case, "contract": "hot, graph", "correct": True, "limit": "a read", "limit_us": limit, **times}
-    return {**made, "share": limit / median, **changes}
-
-
-def wrong(case="attend:rows=1"):
-    return {**row(case), "correct": False, **dict.fromkeys(("median_us", "p10_us", "p90_us", "limit_us", "share"))}

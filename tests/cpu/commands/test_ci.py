@@ -117,7 +117,7 @@ def test_every_part_runs_and_the_one_that_fails_fails_all(checkout, failing):
     begun = [lines.index(line) for line in ("the tests", "qsa evidence check")]
     begun[1:1] = [i for i, line in enumerate(lines) if line.startswith(("qsa gate", "with wheels"))]
     assert len(begun) == 4 and begun == sorted(begun)
-    assert lines[begun[1]].startswith("qsa gate --only goldens ptx evidence benchmark --json ")
+    assert lines[begun[1]].startswith("qsa gate --only goldens prove ptx evidence --fresh --json ")
     assert "missing: there is no evidence of a run on a device" in lines
     times = [re.fullmatch(r"(\w+) +(passed|failed), \d+:\d\d minutes", line).groups() for line in lines[-4:]]
     expected = {name: "failed" if name == failing else "passed" for name in ("tests", "gate", "cuda", "evidence")}

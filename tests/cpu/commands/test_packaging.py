@@ -70,7 +70,7 @@ def test_wheel_runs_without_the_repository(wheel, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path)
     golden = min(p.stem for p in (ROOT / "golden/records").glob("*.json"))
     script = SCRIPT.format(target=str(tmp_path), site=sysconfig.get_paths()["purelib"], golden=golden)
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"QSA_CACHE": str(tmp_path / "cache")}
     run = subprocess.run(
         [sys.executable, "-S", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -134,7 +134,7 @@ def test_a_folder_that_may_not_be_written_is_said_before_the_run(tmp_path, monke
 @pytest.mark.parametrize("verb", ["parity", "gate"])
 def test_a_report_on_standard_output_stands_alone(tmp_path, monkeypatch, capsys, verb, option, begin):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(gate, "CHECKS", {"good": lambda: [gate.verdict("good", "a", "passed")]})
+    monkeypatch.setattr(gate, "CHECKS", {"good": lambda run: [gate.verdict("good", "a", "passed")]})
     command = ["parity", "--backend", "cpu", "--case", FAST] if verb == "parity" else ["gate"]
     assert cli.main([*command, option, "-"]) == 0
     said = capsys.readouterr()

@@ -3,6 +3,7 @@
 import argparse
 import json
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from qsa.golden.case import CaseError, parse
 from qsa.golden.families import FAMILIES, attend, grid, produce, select
 from qsa.golden.store import Store
-from qsa.parity.commands.golden import add_parser
+from qsa.parity.commands import golden as golden_command
 from qsa.reference import attend as attend_reference
 from qsa.reference import exact
 from qsa.reference.kv import read_kv
@@ -19,9 +20,15 @@ SMALL = {"format": "int8", "context": 4096, "rows": 3, "tail": 2, "rule": "cells
 SELECT = {"rule": "cells", "scores": "levels", "context": 4096, "rows": 3, "tail": 2, "seed": 5}
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """Results that these tests keep are theirs."""
+    monkeypatch.setenv("QSA_CACHE", str(tmp_path / "cache"))
+
+
 def qsa(*words):
     parser = argparse.ArgumentParser(prog="qsa")
-    add_parser(parser.add_subparsers())
+    golden_command.add_parser(parser.add_subparsers())
     arguments = parser.parse_args(["golden", *map(str, words)])
     return arguments.run(arguments)
 
@@ -38,7 +45,7 @@ def test_the_records_are_those_of_the_grid():
 def test_the_reference_gives_the_goldens(capsys):
     # Of the texts the shortest: NumPy takes minutes for all of them. `make golden` recomputes every one.
     names = [name for name in grid() if not name.startswith("text-") or name == "text-prompt-2k"]
-    assert qsa("check", *names) == 0, capsys.readouterr().out
+    assert qsa("check", "--fresh", *names) == 0, capsys.readouterr().out
 
 
 def test_the_texts_are_the_seven_computations():
@@ -176,6 +183,48 @@ def test_a_wrong_kernel_is_caught_and_located():
 def test_recipes_outside_the_family_are_named(case, named):
     with pytest.raises(CaseError, match=named):
         produce(*parse(case))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """``--folder`` of two goldens, ``a`` and ``b``."""
+    store = Store(tmp_path / "records")
+    for seed, name in enumerate("ab"):
+        store.regenerate({name: f"select:rule=blocks,scores=levels,context=64,rows=1,tail=0,seed={seed}"}, produce)
+        store.accept(name, "a test")
+    return "--folder", str(store.folder)
+
+
+def test_a_damaged_golden_does_not_hide_the_next(folder, capsys):
+    path = Path(folder[1]) / "a.json"
+    path.write_text(path.read_text().replace('"axes": 1', '"axes": 0'))
+    assert qsa(*folder, "check", "a", "b") == 2
+    said = capsys.readouterr()
+    assert "damaged a\n" in said.out and "equal   b\n" in said.out and "1 of 2 goldens equal" in said.out
+    assert said.err.count("a.json: outputs.ids.axes: is 0") == 1
+
+
+def test_a_second_check_computes_nothing_and_says_so(folder, capsys):
+    assert qsa(*folder, "check", "a", "b") == 0
+    assert "computed earlier" not in capsys.readouterr().out
+    assert qsa(*folder, "check", "a", "b") == 0
+    assert "2 of the results were computed earlier" in capsys.readouterr().out
+    assert qsa(*folder, "check", "--fresh", "a", "b") == 0
+    assert "computed earlier" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", ["check", "list"])
+def test_a_missing_folder_is_one_line(tmp_path, capsys, verb):
+    assert qsa("--folder", tmp_path / "none", verb) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "none': there is no such folder" in said.err
+
+
+@pytest.mark.parametrize("words", [("regen", "a"), ("accept", "a", "--because", "x")])
+def test_an_installed_package_is_not_written_to(tmp_path, capsys, monkeypatch, words):
+    monkeypatch.setattr(golden_command, "root", lambda: tmp_path)
+    assert qsa(*words) == 2
+    assert "--folder is missing" in capsys.readouterr().err
 
 
 def test_commands(tmp_path, capsys):

@@ -2,8 +2,8 @@
 
 import json
 import re
+import time
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -11,9 +11,8 @@ import pytest
 from qsa.golden import device_records as evidence
 from qsa.golden.families import produce
 from qsa.golden.store import Store
-from qsa.kernels.switches import ARITHMETICS
-from qsa.parity import cli, gate, suite
-from support.evidence_records import row, wrong
+from qsa.parity import cli, gate, gate_table, progress, suite
+from qsa.parity.evidence import process
 
 DEVICE = evidence.Device(
     name="NVIDIA H200",
@@ -25,7 +24,7 @@ DEVICE = evidence.Device(
 FILES = {"kernels": "0" * 32, "reference": "0" * 32, "files": {"kernels/a.py": "1" * 16}}
 
 
-def record(found=(), name="h200-2026-11-30", clocks=None, **changes):
+def record(name="h200-2026-11-30", **changes):
     step = {
         "name": "timings",
         "date": "2026-11-30",
@@ -34,22 +33,10 @@ def record(found=(), name="h200-2026-11-30", clocks=None, **changes):
         "reason": "",
         "seconds": 1.0,
         "command": "python",
-        "results": {"rows": list(found), "clocks": {"end": clocks}},
+        "results": {"rows": []},
         **changes,
     }
     return evidence.make(name, "exact-1", DEVICE, {}, FILES, {"benchmark": evidence.section([evidence.Step(**step)])})
-
-
-def test_the_benchmark_is_held_to_the_record():
-    clocks = {"sm_mhz": 1980, "max_sm_mhz": 1980, "throttled": []}
-    hot = {**clocks, "sm_mhz": 1400, "throttled": ["hardware slowdown"]}
-    report = {"rows": [row("a", 12.0), row("b")], "clocks": {"end": hot}, "unsupported": {"c": "refused"}}
-    old = record([row("a"), row("b"), row("c")], clocks=clocks)
-    found = {one.case.text: one for one in gate.judge_benchmark(old, report, lambda names: report)}
-    assert {name: one.status for name, one in found.items()} == {"a": "failed", "b": "passed", "c": "failed"}
-    assert "clocks were throttled in this run: hardware slowdown" in found["a"].reason
-    assert "clocks" not in found["b"].reason
-    assert found["c"].reason.splitlines()[0].endswith("was not measured in this run: refused")
 
 
 def test_the_newest_record_of_each_device_counts():
@@ -69,47 +56,126 @@ def test_evidence_is_fresh_stale_or_failed():
 def test_evidence_that_is_missing_or_damaged(tmp_path, monkeypatch):
     records = evidence.records
     monkeypatch.setattr(evidence, "records", lambda: records(tmp_path))
-    (one,) = gate.CHECKS["evidence"]()
+    (one,) = gate.CHECKS["evidence"](gate.Run())
     assert one.status == "unsupported" and one.reason.startswith("missing")
     (tmp_path / "h200.json").write_text("{}")
-    (one,) = gate.CHECKS["evidence"]()
+    (one,) = gate.CHECKS["evidence"](gate.Run())
     assert one.status == "failed" and "h200.json: contract: is missing" in one.reason
 
 
 def test_goldens(tmp_path, monkeypatch):
     text = "select:rule=blocks,scores=levels,context=64,rows=1,tail=0,seed=7"
-    store = Store(tmp_path)
+    store = Store(tmp_path / "records")
     for name in ("good", "bad"):
         store.regenerate({name: text}, produce)
         store.accept(name, "a test")
-    path = tmp_path / "bad.json"
+    path = store.folder / "bad.json"
     path.write_text(path.read_text().replace('"axes": 1', '"axes": 0'))
     monkeypatch.setattr(gate, "Store", lambda: store)
     monkeypatch.setattr(gate, "grid", lambda: {"good": text, "none": text})
-    found = {one.case.text: one for one in gate.CHECKS["goldens"]()}
-    assert {name: one.status for name, one in found.items()} == {"good": "passed", "bad": "failed", "none": "failed"}
-    assert "bad.json" in found["bad"].reason and "no record" in found["none"].reason
+    monkeypatch.setenv("QSA_CACHE", str(tmp_path / "cache"))
+    computed = []
+    for fresh in (False, False, True):
+        run = gate.Run(fresh=fresh)
+        found = {one.case.text: one for one in gate.CHECKS["goldens"](run)}
+        assert {name: one.status for name, one in found.items()} == {
+            "good": "passed",
+            "bad": "failed",
+            "none": "failed",
+        }
+        assert "bad.json" in found["bad"].reason and "no record" in found["none"].reason
+        computed.append(run.notes["goldens"]["computed"])
+    # The second run takes what the first one computed; `qsa golden check` looks in the same place.
+    assert computed == [1, 0, 1]
+    assert cli.main(["golden", "--folder", str(store.folder), "check", "good"]) == 0
 
 
-def test_hashes_run_on_the_device_too(monkeypatch):
-    asked = []
-    cases = [suite.Case("verify-batch", f"verify_batch:op={op}", {"op": op}) for op in ("window", "draft")]
+CASES = [
+    {
+        "case": "accuracy:op=attend,rows=1",
+        "status": "passed",
+        "seconds": 0.5,
+        "detail": {"reason": "", "comparisons": []},
+    },
+    {
+        "case": "verify_batch:op=window,slots=2",
+        "status": "failed",
+        "seconds": 0.25,
+        "detail": {
+            "reason": "",
+            "comparisons": [
+                {"name": "scores", "passed": True, "measure": 0.0, "bound": 0.0},
+                {"name": "out", "passed": False, "measure": 3.0, "bound": 0.0},
+            ],
+        },
+    },
+    {"case": "x:op=y", "status": "unsupported", "seconds": 0.0, "detail": {"reason": "refused", "comparisons": []}},
+]
 
-    def run_case(one, backend):
-        asked.append(backend)
-        return suite.Result(
-            one, "passed" if backend == "cpu" else "failed", 0.1, reason="" if backend == "cpu" else "no"
-        )
 
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
-    monkeypatch.setattr(gate, "Backend", lambda name, arithmetic: name if arithmetic in ARITHMETICS else None)
-    monkeypatch.setattr(suite, "collect", lambda names, arithmetic: cases if names == ["verify-batch"] else [])
-    monkeypatch.setattr(suite, "run_case", run_case)
-    monkeypatch.setattr(suite, "command", lambda text, backend: f"qsa parity --backend {backend}")
-    found = [(one.case.text, one.status) for one in gate.CHECKS["hashes"]()]
-    assert found == [("cpu verify_batch:op=window", "passed"), ("cuda verify_batch:op=window", "failed")]
+@pytest.fixture
+def parity(monkeypatch):
+    """(the commands of ``qsa parity`` that were run, a function that sets their exit status and cases)."""
+    commands, given = [], {"code": 1, "cases": CASES}
+
+    def run(command, seconds):
+        commands.append(command[command.index("parity") + 1 :])
+        if given["cases"] is not None:
+            Path(command[command.index("--json") + 1]).write_text(json.dumps({"cases": given["cases"]}))
+        return gate.process.Finished(given["code"], "Traceback\nboom", 2.0)
+
+    monkeypatch.setattr(gate.process, "run", run)
     monkeypatch.setattr(gate, "_facts", lambda: (None, "none"))
-    assert len(list(gate.CHECKS["hashes"]())) == 1
+    return commands, given.update
+
+
+def test_parity_on_operations(parity, monkeypatch):
+    found = list(gate.CHECKS["parity"](gate.Run()))
+    assert [one.status for one in found] == ["passed", "failed", "unsupported"]
+    assert found[1].reason == "out: 3.0 of 0.0" and found[2].reason == "refused" and found[0].seconds == 0.5
+    (command,) = parity[0]
+    assert command[: len(gate.QUICK)] == list(gate.QUICK) and set(gate.QUICK) <= set(suite.MODULES)
+    assert command[command.index("--backend") + 1] == "cpu" and command[command.index("--arithmetic") + 1] == "exact"
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
+    list(gate.CHECKS["parity"](gate.Run()))
+    assert parity[0][1][parity[0][1].index("--backend") + 1] == "cuda"
+
+
+@pytest.mark.parametrize(("code", "cases"), [(0, None), (-11, CASES), (None, CASES), (2, CASES), (1, [])])
+def test_parity_without_a_whole_report_fails(parity, code, cases):
+    parity[1](code=code, cases=cases)
+    for check in ("parity", "hashes"):
+        (one,) = gate.CHECKS[check](gate.Run())
+        assert one.status == "failed" and "gave no report" in one.reason and "boom" in one.reason
+
+
+def test_hashes_are_of_windows_and_run_on_the_device_too(parity, monkeypatch):
+    found = list(gate.CHECKS["hashes"](gate.Run()))
+    assert [(one.case.text, one.status) for one in found] == [("cpu verify_batch:op=window,slots=2", "failed")]
+    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
+    assert [one.case.text.split()[0] for one in gate.CHECKS["hashes"](gate.Run())] == ["cpu", "cuda"]
+    assert {command[0] for command in parity[0]} == {"verify-batch"}
+
+
+def test_the_report_of_parity_is_read_as_it_is_written(monkeypatch):
+    """A real child, on few cases."""
+    monkeypatch.setattr(gate, "_facts", lambda: (None, "none"))
+    monkeypatch.setattr(
+        gate, "QUICK", ("--case", "selection:op=select,rule=blocks,scores=levels,context=2048,rows=1,tail=1,seed=1")
+    )
+    (one,) = gate.CHECKS["parity"](gate.Run())
+    assert one.status == "passed" and one.seconds >= 0
+
+
+def test_prove_has_its_place(monkeypatch):
+    monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: None)
+    (one,) = gate.CHECKS["prove"](gate.Run())
+    assert one.status == "unsupported" and "no command `qsa prove`" in one.reason
+    monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: name)
+    for code, status in ((0, "passed"), (1, "failed"), (None, "failed")):
+        monkeypatch.setattr(gate.process, "run", lambda c, s, code=code: gate.process.Finished(code, " ".join(c), 1.0))
+        (one,) = gate.CHECKS["prove"](gate.Run())
+        assert one.status == status and (status == "passed" or "prove --sample" in one.reason)
 
 
 TESTS = """
@@ -131,7 +197,7 @@ def checkout(tmp_path, monkeypatch):
 
 def test_a_verdict_for_every_test(checkout):
     checkout.write_text(TESTS)
-    found = {one.case.text.rpartition("::")[2]: one for one in gate.CHECKS["sim"]()}
+    found = {one.case.text.rpartition("::")[2]: one for one in gate.CHECKS["sim"](gate.Run())}
     assert {name: one.status for name, one in found.items()} == {
         "test_good": "passed",
         "test_bad": "failed",
@@ -143,7 +209,7 @@ def test_a_verdict_for_every_test(checkout):
 @pytest.mark.parametrize("text", ["import os; os._exit(7)", "import os\ndef test_a(): os._exit(7)", ""])
 def test_tests_that_end_without_a_report_fail(checkout, text):
     checkout.write_text(text)
-    (one,) = gate.CHECKS["sim"]()
+    (one,) = gate.CHECKS["sim"](gate.Run())
     assert one.status == "failed" and f"exit status {7 if text else 5}" in one.reason
 
 
@@ -158,7 +224,7 @@ def test_files_skipped_as_a_whole_are_unsupported(checkout, monkeypatch, workers
         monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: name)
     checkout.write_text(WHEELS)
     checkout.with_name("test_y.py").write_text(WHEELS)
-    found = {one.case.text.rpartition(".")[2]: (one.status, one.reason) for one in gate.CHECKS["sim"]()}
+    found = {one.case.text.rpartition(".")[2]: (one.status, one.reason) for one in gate.CHECKS["sim"](gate.Run())}
     missing = "unsupported", "numba-cuda is missing (extra cuda12 or cuda13)"
     assert found == {"test_x": missing, "test_y": missing}
 
@@ -168,7 +234,7 @@ def test_files_skipped_as_a_whole_are_unsupported(checkout, monkeypatch, workers
 def test_a_file_without_tests_fails_beside_others(checkout, text, other):
     checkout.write_text(other)
     checkout.with_name("test_y.py").write_text(text)
-    found = [one for one in gate.CHECKS["sim"]() if one.status == "failed"]
+    found = [one for one in gate.CHECKS["sim"](gate.Run()) if one.status == "failed"]
     assert len(found) == 1 and ("test_y.py" in found[0].case.text or "exit status 5" in found[0].reason)
 
 
@@ -176,14 +242,14 @@ def test_a_file_without_tests_fails_beside_others(checkout, text, other):
 def test_a_file_that_cannot_be_collected_fails(checkout, text):
     checkout.write_text(WHEELS)
     checkout.with_name("test_y.py").write_text(text)
-    assert any(one.status == "failed" and "test_y" in one.case.text for one in gate.CHECKS["sim"]())
+    assert any(one.status == "failed" and "test_y" in one.case.text for one in gate.CHECKS["sim"](gate.Run()))
 
 
 def test_every_file_of_ptx_checks_is_the_gates(monkeypatch):
     """All that read what the compiler makes of a kernel, or say PTX in their names, but for those of a device."""
     root, patterns = Path(__file__).parents[3], []
     monkeypatch.setattr(gate, "_tests", lambda check, pattern: patterns.append(pattern))
-    gate.CHECKS["ptx"]()
+    gate.CHECKS["ptx"](gate.Run())
     files = {
         path
         for path in (root / "tests").rglob("test_*.py")
@@ -203,49 +269,40 @@ def test_a_check_runs_all_its_test_files_of_this_checkout(monkeypatch, check, le
         return gate.process.Finished(5, "", 0.0)
 
     monkeypatch.setattr(gate.process, "run", run)
-    list(gate.CHECKS[check]())
+    list(gate.CHECKS[check](gate.Run()))
     folder = Path(__file__).parents[2] / check
     assert len(started) >= least and {path.resolve() for path in started} == set(folder.rglob("test_*.py"))
 
 
 def test_a_checkout_without_the_files_of_a_check_fails(checkout):
-    (one,) = gate.CHECKS["ptx"]()
+    (one,) = gate.CHECKS["ptx"](gate.Run())
     assert one.status == "failed" and one.case.text == "tests/ptx/test_*.py"
 
 
 def test_without_a_checkout_nothing_is_claimed(checkout, monkeypatch, tmp_path):
     monkeypatch.setattr(gate.process, "ROOT", tmp_path / "installed")
-    (one,) = gate.CHECKS["ptx"]()
+    (one,) = gate.CHECKS["ptx"](gate.Run())
     assert one.status == "unsupported" and "run from a checkout" in one.reason
-
-
-def test_benchmark_without_a_device_or_a_record(monkeypatch):
-    monkeypatch.setattr(gate, "_facts", lambda: (None, "no driver"))
-    (one,) = gate.CHECKS["benchmark"]()
-    assert (one.status, one.reason) == ("unsupported", "no driver")
-    monkeypatch.setattr(gate, "_facts", lambda: ({"device": {"name": DEVICE.name}}, ""))
-    monkeypatch.setattr(evidence, "records", lambda: [])
-    monkeypatch.setattr(gate, "measure", lambda: {"rows": [row("a"), wrong("b")]})
-    assert [one.status for one in gate.CHECKS["benchmark"]()] == ["unsupported", "failed"]
-    monkeypatch.setattr(gate, "measure", lambda: json.loads("{"))
-    (one,) = gate.CHECKS["benchmark"]()
-    assert one.status == "failed"
 
 
 @pytest.fixture
 def checks(monkeypatch):
     """Checks of every outcome; ``bad`` breaks after its first verdict."""
 
-    def bad():
+    def bad(run):
         yield gate.verdict("bad", "first", "failed", "why\x1b it failed")
         raise RuntimeError("the check broke")
 
     found = {
-        "good": lambda: [gate.verdict("good", "a", "passed"), gate.verdict("good", "b", "unsupported", "no device")],
-        "old": lambda: [gate.verdict("old", "h200", "stale", "changed kernels/a.py")],
+        "good": lambda run: [
+            gate.verdict("good", "a", "passed"),
+            gate.verdict("good", "b", "unsupported", "no device"),
+        ],
+        "old": lambda run: [gate.verdict("old", "h200", "stale", "changed kernels/a.py")],
         "bad": bad,
     }
     monkeypatch.setattr(gate, "CHECKS", found)
+    monkeypatch.setattr(gate_table, "CHECKS", found)
 
 
 @pytest.mark.parametrize(
@@ -278,17 +335,112 @@ def test_list_and_unwritable_report(checks, tmp_path, capsys):
     assert "--json" in capsys.readouterr().err
 
 
-def test_measure_needs_a_report(monkeypatch):
+def test_markdown_and_one_standard_output(checks, tmp_path, capsys):
+    path = tmp_path / "gate.md"
+    assert cli.main(["gate", "--markdown", str(path)]) == 1
+    text = path.read_text()
+    assert text.startswith("# Gate: failed\n") and "| good | 1 | 0 | 1 | 0 | 0:00 |" in text
+    assert "| stale | `h200` | changed kernels/a.py |" in text and "RuntimeError: the check broke" in text
+    assert "\x1b" not in text
+    capsys.readouterr()
+    assert cli.main(["gate", "--only", "good", "--markdown", "-"]) == 0
+    assert capsys.readouterr().out.startswith("# Gate: passed\n")
+    assert cli.main(["gate", "--json", "-", "--markdown", "-"]) == 2
+    assert "--json = '-', --markdown = '-': only one of them" in capsys.readouterr().err
+
+
+def test_the_table_fits_80_columns_and_shows_the_time_on_the_wall(capsys, monkeypatch):
+    """The seconds of tests that ran side by side add up to more than passed."""
+
+    def slow(run):
+        yield from (gate.verdict("sim", f"t{number}", "passed", seconds=500.0) for number in range(1000))
+
+    found = {name: slow for name in gate.CHECKS}
+    monkeypatch.setattr(gate, "CHECKS", found)
+    monkeypatch.setattr(gate_table, "CHECKS", found)
+    assert cli.main(["gate"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > len(found) and max(map(len, lines)) <= gate_table.WIDTH == 80
+    row = next(line.split() for line in lines if line.strip().startswith("sim"))
+    assert row[1] == "8000" and row[-1] == "0:00"
+
+
+def test_what_is_unsupported_is_told_once_for_each_reason(capsys, monkeypatch):
+    def skips(run):
+        yield gate.verdict("ptx", "ran", "passed")
+        for number in range(150):
+            yield gate.verdict("ptx", f"test_{number}", "unsupported", "numba-cuda is missing (extra cuda12)")
+        yield gate.verdict("ptx", "other", "unsupported", "ptxas is missing")
+
+    monkeypatch.setattr(gate, "CHECKS", {"ptx": skips})
+    assert cli.main(["gate"]) == 0
+    said = capsys.readouterr().out
+    assert "unsupported ptx: 150 cases\n  numba-cuda is missing (extra cuda12)\n" in said
+    assert "unsupported ptx: other\n  ptxas is missing\n" in said and said.count("numba-cuda") == 1
+    assert cli.main(["gate", "--verbose"]) == 0
+    assert capsys.readouterr().out.count("numba-cuda") == 150
+
+
+def test_an_interrupted_run_reports_what_is_finished(capsys, monkeypatch, tmp_path):
+    def interrupted(run):
+        yield gate.verdict("sim", "first", "passed")
+        raise KeyboardInterrupt
+
     asked = []
+    found = {"sim": interrupted, "ptx": lambda run: asked.append("ptx") or []}
+    monkeypatch.setattr(gate, "CHECKS", found)
+    path = tmp_path / "gate.json"
+    assert cli.main(["gate", "--json", str(path)]) == 130
+    report = json.loads(path.read_text())
+    assert (report["passed"], report["failed"], asked) == (1, 1, [])
+    assert report["cases"][1]["detail"]["reason"] == "interrupted before its end"
+    assert "interrupted" in capsys.readouterr().err
 
-    def run(command, seconds):
-        asked.append(command)
-        Path(command[command.index("--json") + 1]).write_text('{"rows": []}')
-        return SimpleNamespace(reason="")
 
-    monkeypatch.setattr(gate.process, "run", run)
-    assert gate.measure(["a", "b"]) == {"rows": []}
-    assert asked[0][-3:] == ["--cases", "a", "b"]
-    monkeypatch.setattr(gate.process, "run", lambda command, seconds: SimpleNamespace(reason="died of SIGSEGV"))
-    with pytest.raises(ValueError, match="died of SIGSEGV"):
-        gate.measure()
+@pytest.mark.parametrize(
+    ("asked", "device", "timed"),
+    [(None, False, "cpu"), (None, True, "cuda"), ("cpu", True, "cpu"), ("cuda", True, "cuda"), ("cuda", False, None)],
+)
+def test_speed_is_of_the_device_where_there_is_one(monkeypatch, asked, device, timed):
+    facts = ({"device": {"name": DEVICE.name}}, "") if device else (None, "no driver")
+    monkeypatch.setattr(gate, "_facts", lambda: facts)
+    monkeypatch.setattr(gate.speed, "verdicts", lambda run, backend: [gate.verdict("speed", backend, "passed")])
+    (one,) = gate.CHECKS["speed"](gate.Run(backend=asked))
+    expected = ("cuda", "unsupported", "no driver") if timed is None else (timed, "passed", "")
+    assert (one.case.text, one.status, one.reason) == expected
+
+
+def test_a_base_that_is_no_commit_is_told_before_the_work(checks, capsys):
+    if not (process.ROOT / ".git").exists():
+        pytest.skip("not a checkout of the repository")
+    assert cli.main(["gate", "--base", "no-such-commit"]) == 2
+    said = capsys.readouterr()
+    assert "--base = 'no-such-commit': must be a commit" in said.err and said.out == ""
+
+
+def test_the_order_and_what_is_left_out():
+    assert list(gate.CHECKS) == ["parity", "goldens", "hashes", "prove", "sim", "ptx", "evidence", "speed"]
+    assert gate.chosen(None, ["speed", "sim"]) == ["parity", "goldens", "hashes", "prove", "ptx", "evidence"]
+    assert gate.chosen(["speed", "goldens"]) == ["goldens", "speed"]
+    with pytest.raises(ValueError, match="check 'benchmark': allowed are parity"):
+        gate.chosen(None, ["benchmark"])
+
+
+@pytest.mark.parametrize("floor", ["0", "-1", "nan", "inf"])
+def test_a_floor_must_be_above_zero(checks, capsys, floor):
+    assert cli.main(["gate", f"--floor={floor}"]) == 2
+    assert "--floor = " in capsys.readouterr().err
+
+
+def test_progress_names_the_check_that_runs(capsys, monkeypatch):
+    def slow(run):
+        time.sleep(0.3)
+        yield gate.verdict("sim", "a", "passed")
+
+    monkeypatch.setattr(gate, "CHECKS", {"sim": slow})
+    monkeypatch.setattr(gate_table, "CHECKS", gate.CHECKS)
+    shown = progress.shown
+    monkeypatch.setattr(progress, "shown", lambda what, work: shown(what, interval=0.05, work=work))
+    assert cli.main(["gate"]) == 0
+    said = capsys.readouterr()
+    assert "qsa gate: sim, 0:00 passed" in said.err and "qsa gate: sim" not in said.out

@@ -1,0 +1,59 @@
+"""``qsa report diff | merge``: what changed between two reports, and one report of several.
+
+Exit codes: 0 done (``diff``: nothing newly fails), 1 something newly fails, 2 bad arguments or files.
+"""
+
+import argparse
+
+import msgspec
+
+from qsa.golden import files
+
+from .. import report, report_changes
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
+    """Add the command ``report``; its ``run`` default takes the parsed arguments and returns the exit code."""
+    top = subparsers.add_parser("report", help="compare or merge reports of qsa parity and qsa gate")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
+    parser = verbs.add_parser("diff", help="say what newly fails and what got slower")
+    parser.add_argument("before", metavar="A.json", help="the earlier report")
+    parser.add_argument("now", metavar="B.json", help="the later report")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        default=report_changes.FACTOR,
+        metavar="X",
+        help=f"a case got slower when it took X times as long, and {report_changes.LEAST_SECONDS} s more "
+        "(default %(default)s)",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the changes as JSON; - is standard output")
+    parser.set_defaults(run=diff)
+    parser = verbs.add_parser("merge", help="make one report of several that were made in one environment")
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--out", required=True, metavar="FILE", help="the report; - is standard output")
+    parser.set_defaults(run=merge)
+    return top
+
+
+def diff(arguments: argparse.Namespace) -> int:
+    """Print what changed; returns 1 when something newly fails. Raises ValueError on bad arguments and files."""
+    before, now = (report_changes.load(path) for path in (arguments.before, arguments.now))
+    found = report_changes.diff(before, now, arguments.factor)
+    with report.report_writer(arguments.json, None) as write:
+        print("\n".join(report_changes.lines(found)))
+        if arguments.json:
+            write(arguments.json, report.json_text(report_changes.as_json(found)))
+    return 1 if found.failed else 0
+
+
+def merge(arguments: argparse.Namespace) -> int:
+    """Write one report of several; returns 0. Raises ValueError on reports of different environments, and bad files."""
+    reports = [report_changes.load(path) for path in arguments.files]
+    merged = report_changes.merge(reports)
+    report.check_target("--out", arguments.out)
+    report.write_json(arguments.out, msgspec.to_builtins(merged))
+    if arguments.out != files.STDOUT:
+        counts = f"{merged.passed} passed, {merged.failed} failed, {merged.unsupported} unsupported"
+        print(f"{len(reports)} reports merged into {arguments.out}: {counts}")
+    return 0
