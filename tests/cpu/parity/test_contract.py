@@ -4,6 +4,7 @@ Rows J3, J4, J5 and J7 of the known faults are named where they are held.
 """
 
 import functools
+import inspect
 import sys
 import types
 
@@ -13,10 +14,11 @@ import pytest
 
 from qsa.parity import Unsupported, suite
 from qsa.parity.backend import Backend
-from qsa.parity.contract import Declaration, UnsupportedError, declared, rounded, unit
+from qsa.parity.contract import Declaration, UnsupportedError, declared, protocols, rounded, unit
 from qsa.parity.contract.arrays import to_numpy
 from qsa.parity.contract.ids import to_blocks, to_cells
 from qsa.parity.contract.loading import load
+from qsa.parity.contract.operations import FUNCTIONS
 from qsa.reference import exact, step_records
 from qsa.reference.geometry import REAL
 from support.float_kernel import FloatKernel
@@ -419,3 +421,17 @@ def test_bf16_results_keep_every_value():
     with pytest.raises(ValueError, match="attend: gave list"):
         Backend("exact").kernel.array("attend", [1.0])
     assert (Backend("exact").kernel.array("attend", values) == values.astype(np.float32)).all()
+
+
+def test_the_signatures_are_those_of_the_protocols():
+    written = {}
+    for protocol in (protocols.Storage, protocols.IndexStorage, protocols.Attention, protocols.Selection):
+        written |= {name: value for name, value in vars(protocol).items() if name in FUNCTIONS}
+    written["sparse_attention"] = protocols.SparseAttention.sparse_attention
+    for name, function in written.items():
+        text = FUNCTIONS[name].signature
+        given = [part.split("=")[0].strip() for part in text[text.index("(") + 1 : -1].split(",")]
+        names = list(inspect.signature(function).parameters)[1:]
+        options = [option for option in FUNCTIONS[name].options if option in names]
+        assert [each for each in given if each != "slots"] + options == names, name
+    assert set(FUNCTIONS) - set(written) == {"append_kv", "append_index"}
