@@ -15,6 +15,7 @@ from qsa.golden import files
 from qsa.golden.evidence_structs import BenchmarkResults, Evidence
 from qsa.golden.record import Record
 
+from .cases.index import Index
 from .report import Report
 
 FOLDER = Path("docs") / "schema"
@@ -23,6 +24,7 @@ KINDS = {
     "golden-record": (Record, "A golden: golden/records/NAME.json"),
     "evidence": (Evidence, "A run on a device: golden/evidence/NAME.json"),
     "benchmark-results": (BenchmarkResults, "The results of a step in the section benchmark of an evidence record"),
+    "cases": (Index, "Cases in files: index.json of `qsa cases export`"),
     "report": (Report, "What `qsa parity --json` and `qsa gate --json` write"),
 }
 """Name of the schema -> (type, title)."""

@@ -53,6 +53,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="cpu, exact, cuda, file.py, module, module:attribute (default: cuda where there is a GPU, else cpu)",
     )
     parser.add_argument(
+        "--solution",
+        metavar="FILE.json",
+        help="the code of a solution in the FlashInfer Trace schema as the backend: docs/cases.md",
+    )
+    parser.add_argument(
         "--arithmetic",
         metavar="|".join(ARITHMETICS),
         help="default: the first that the backend declares; of our own QSA_ARITHMETIC, else exact",
@@ -98,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    backend = _backend(arguments, default_backend(found) if arguments.backend is None else arguments.backend)
+    backend = _backend(arguments, _name(arguments, found))
     cases = _chosen(arguments, backend)
     if arguments.list:
         for case in cases:
@@ -106,6 +111,18 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with report.report_writer(arguments.json, arguments.junit) as write:
         return _parity(arguments, backend, found, cases, write)
+
+
+def _name(arguments: argparse.Namespace, found: dict[str, Any]) -> str:
+    """The name of the backend. Raises ValueError on a solution that is none."""
+    solution = arguments.solution
+    if solution is None:
+        return default_backend(found) if arguments.backend is None else arguments.backend
+    if arguments.backend is not None:
+        raise ValueError(f"--solution = {solution!r}: not together with --backend")
+    if not solution.endswith(".json"):
+        raise ValueError(f"--solution = {solution!r}: must be a JSON file, NAME.json")
+    return solution
 
 
 def _backend(arguments: argparse.Namespace, name: str) -> Backend:

@@ -6,6 +6,7 @@
 ``package.module``        an importable module, also of a file in the current folder
 ``module:attribute``      an object in a module, or in a file; a class is called without arguments
 ``path/to/file.py``       a file; its folder can be imported from
+``path/to/file.json``     a solution in the FlashInfer Trace schema (``cases/solution.py``)
 ========================  ===========================================================================================
 """
 
@@ -61,6 +62,11 @@ def _place(place: str) -> Any:
         return importlib.import_module(BACKENDS[place])
     if place.endswith(".py"):
         return _file(Path(place))
+    if place.endswith(".json"):
+        # Imported here: it needs the contract.
+        from ..cases.solution import load as load_solution
+
+        return load_solution(Path(place))
     for point in importlib.metadata.entry_points(group=GROUP, name=place):
         return point.load()
     return importlib.import_module(place)

@@ -3,6 +3,7 @@
 Every function is optional. Arguments that are named here may be taken by name or position, in this order.
 """
 
+import ast
 from dataclasses import dataclass
 
 from qsa.kernels.ops import OPERATIONS
@@ -16,6 +17,15 @@ class Function:
     signature: str
     gives: str
     options: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, bool]:
+        """Name of every parameter of the signature -> whether it may be left out."""
+        function = ast.parse(f"def {self.signature}: ...").body[0]
+        assert isinstance(function, ast.FunctionDef)
+        names = [argument.arg for argument in function.args.args]
+        needed = len(names) - len(function.args.defaults)
+        return {name: number >= needed for number, name in enumerate(names)}
 
 
 _ALL = (

@@ -22,7 +22,10 @@ from .files import pointer_fault, read_json
 from .text_model import Model
 
 FLOATS = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
-DTYPES = FLOATS | {"I64": np.int64, "I8": np.int8}
+DTYPES: dict[str, npt.DTypeLike] = FLOATS | {"I64": np.int64, "I8": np.int8}
+# No weight has these, but other files of tensors do.
+DTYPES |= {"BOOL": np.bool_, "U8": np.uint8, "I16": np.int16, "U16": np.uint16, "I32": np.int32, "U32": np.uint32}
+DTYPES |= {"U64": np.uint64, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 # Every dtype of the format, so that a file may hold tensors that are ignored; sizes in bits.
 BITS = {"BOOL": 8, "U8": 8, "I8": 8, "U16": 16, "I16": 16, "U32": 32, "I32": 32, "U64": 64, "I64": 64}
 BITS |= {"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F4": 4, "F16": 16, "BF16": 16, "F32": 32, "F64": 64}
@@ -190,7 +193,7 @@ def _read_folder(folder: Path) -> dict[str, tuple[str, np.ndarray | None]]:
 
 
 def read_safetensors(path: Path | str) -> dict[str, tuple[str, np.ndarray | None]]:
-    """name → (dtype name, array) of one file; the array is mapped, read-only, None for a dtype that no weight has.
+    """name → (dtype name, array) of one file; the array is mapped, read-only, None for a dtype that NumPy has not.
 
     Raises CheckpointError unless the header is well-formed, the tensors fill the data without gap or overlap, and
     every tensor's bytes are those of its shape and dtype.
