@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -137,12 +138,7 @@ def convert_index(data: object) -> Index:
 
 def declared_by(index: Index) -> Declaration:
     """The declaration of the engine, resolved. Raises ValueError."""
-    return declared(_Holder(index.declaration))
-
-
-class _Holder:
-    def __init__(self, declaration: Declaration) -> None:
-        self.declaration = declaration
+    return declared(SimpleNamespace(declaration=index.declaration))
 
 
 def read_json(path: Path, largest: int) -> Any:

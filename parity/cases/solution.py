@@ -17,7 +17,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
-from ..contract import Declaration, Types, UnsupportedError
+from ..contract import Declaration, Domain, Types, UnsupportedError
 from ..contract.arrays import from_numpy, is_array, to_numpy
 from .reference import OwnCells
 from .trace_definitions import Typed, named
@@ -139,7 +139,8 @@ class _Pools(_Backend):
 
     def __init__(self, function: Function, which: Typed) -> None:
         format = "int8" if "k_scale" in which.kind.inputs else "fp16"
-        super().__init__(function, which, formats=[format])
+        # The definition says what these are.
+        super().__init__(function, which, formats=[format], domain=Domain(absent_ids=True, absent_pages=True))
 
     def attend(self, q: np.ndarray, kv: PagedKV, ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
         pool = kv.pool

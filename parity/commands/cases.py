@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 
@@ -63,7 +64,7 @@ def _declaration(path: str | None, arithmetic: str | None) -> Declaration:
         raise ValueError(f"--declaration = {path!r}: must hold a JSON object")
     if arithmetic is not None:
         fields = {"arithmetic": arithmetic} | fields
-    return declared(argparse.Namespace(declaration=fields))
+    return declared(SimpleNamespace(declaration=fields))
 
 
 def _allowed(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -129,7 +130,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 def _difference(declaration: Declaration) -> str:
     """The fields of a declaration that an ordinary engine of its arithmetic does not have: bounds follow from them."""
-    plain = declared(argparse.Namespace(declaration={"arithmetic": declaration.arithmetic}))
+    plain = declared(SimpleNamespace(declaration={"arithmetic": declaration.arithmetic}))
     given, usual = msgspec.to_builtins(declaration), msgspec.to_builtins(plain)
     found = {name: value for name, value in given.items() if value != usual[name] or name == "arithmetic"}
     return ", ".join(f"{name} {value}" for name, value in found.items())

@@ -1,5 +1,6 @@
 """The text of a new backend: every function of the contract with types and shapes, each unsupported as yet."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -161,11 +162,6 @@ def sparse_attention(
 '''
 
 
-class _Plain:
-    def __init__(self, arithmetic: str) -> None:
-        self.declaration = {"arithmetic": arithmetic}
-
-
 def text(name: str, arithmetic: str) -> str:
     """The source of a new backend ``name`` in ``arithmetic``, ``exact`` or ``float``."""
     return _HEAD.format(name=name, arithmetic=arithmetic, fields="\n".join(_fields(arithmetic))) + _FUNCTIONS
@@ -173,7 +169,7 @@ def text(name: str, arithmetic: str) -> str:
 
 def _fields(arithmetic: str) -> list[str]:
     """Lines of comments: every field of the declaration but the first, with its default in ``arithmetic``."""
-    plain = msgspec.to_builtins(declared(_Plain(arithmetic)))
+    plain = msgspec.to_builtins(declared(SimpleNamespace(declaration={"arithmetic": arithmetic})))
     parts = {"types": Types, "shapes": Shapes, "domain": Domain}
     lines = []
     for field in msgspec.structs.fields(Declaration)[1:]:
