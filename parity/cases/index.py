@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,7 @@ from qsa.reference.validation import InvalidError, convert
 from .. import suite
 from ..contract import Declaration, declared
 from ..contract.operations import FUNCTIONS
+from .untrusted import read_json
 
 NAME = "index.json"
 
@@ -139,29 +140,3 @@ def convert_index(data: object) -> Index:
 def declared_by(index: Index) -> Declaration:
     """The declaration of the engine, resolved. Raises ValueError."""
     return declared(SimpleNamespace(declaration=index.declaration))
-
-
-def read_json(path: Path, largest: int) -> Any:
-    """What the JSON file ``path`` of at most ``largest`` bytes holds. Raises ValueError on a larger one, on what is no
-    JSON (NaN and a name given twice among it), and OSError."""
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: there is no such file")
-    with path.open("rb") as file:
-        text = file.read(largest + 1)
-    if len(text) > largest:
-        raise ValueError(f"{path.name}: larger than {largest} bytes")
-    try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path.name}: is not JSON: {error}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name appears twice in an object")
-    return found
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")

@@ -10,45 +10,16 @@ from typing import Any
 import numpy as np
 
 from qsa.reference import append_index, append_kv, attend, block_scores, exact, select
-from qsa.reference.geometry import REAL, step_records
+from qsa.reference.geometry import step_records
 from qsa.reference.index import Index
-from qsa.reference.kv import PagedKV, Pool
 
 from ..contract import Declaration, rounded
 from ..contract.ids import to_blocks, to_cells
 from ..contract.number_types import stored
+from .own_cells import OwnCells
 from .tensors import Handle
 
 _FLOAT64 = SimpleNamespace(append_index=append_index, attend=attend, block_scores=block_scores, select=select)
-
-
-class OwnCells:
-    """K and V as own storage keeps them: float32 values that the type ``kind`` has."""
-
-    def __init__(self, capacity: int, kind: str) -> None:
-        self.capacity, self.kind = capacity, kind
-        self.positions = np.zeros(0, np.int64)
-        self.k = self.v = np.zeros((0, REAL.n_head_kv, REAL.head_dim), np.float32)
-
-    def append(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> None:
-        """Add cells: k, v [n, kv heads, dim] float32 at ``positions`` [n]."""
-        self.positions = np.concatenate([self.positions, positions])
-        self.k, self.v = (np.concatenate([old, rounded(new, self.kind)]) for old, new in ((self.k, k), (self.v, v)))
-
-    def read(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(K, V) float32 [n, kv heads, dim] at ``positions``."""
-        order = np.argsort(self.positions, kind="stable")
-        at = order[np.searchsorted(self.positions, positions, sorter=order)]
-        return self.k[at], self.v[at]
-
-    def paged(self) -> PagedKV:
-        """The stored cells in a pool of format f64."""
-        table = np.full(self.capacity, -1, np.int32)
-        table[self.positions] = np.arange(len(self.positions))
-        paged = PagedKV(Pool("f64", max(1, len(self.positions)), 1), table)
-        n = len(self.positions)
-        paged.pool.k.codes[:n, :, 0], paged.pool.v.codes[:n, :, 0] = self.k, self.v
-        return paged
 
 
 class Reference:

@@ -1,6 +1,7 @@
 """A solution of the FlashInfer Trace schema as a backend: its one function behind the contract.
 
-A solution is code: it runs in this process with the rights of whoever names it, and nothing runs it but ``--solution``.
+A solution is code: it runs with the rights of whoever names it, and nothing runs it but its name as a backend. So this
+file is loaded where backends are, and keeps off the judge's own arithmetic (``isolation/barrier.py``).
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ from qsa.reference.kv import PagedKV
 
 from ..contract import Declaration, Domain, Types, UnsupportedError
 from ..contract.arrays import from_numpy, is_array, to_numpy
-from .reference import OwnCells
+from .own_cells import OwnCells
 from .trace_definitions import Typed, named
 from .trace_schema import Solution, read_solution
 

@@ -126,20 +126,6 @@ def write(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     path.chmod(0o644)
 
 
-def inside(root: Path, relative: str) -> Path:
-    """The path ``relative`` in the folder ``root``, whether or not it exists.
-
-    Raises ValueError where it is absolute, has ``..`` or a part that is none, or leads out of the folder by a link.
-    """
-    parts = relative.split("/")
-    if any(part in ("", ".", "..") or set(part) & set("\\:\0") for part in parts):
-        raise ValueError(f"path {relative!r}: must be relative, with plain names between the slashes")
-    path = root.joinpath(*parts)
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"path {relative!r}: a link leads out of the folder")
-    return path
-
-
 def read(path: Path) -> dict[str, np.ndarray]:
     """name -> array, mapped and read-only, of a safetensors file that is not trusted.
 

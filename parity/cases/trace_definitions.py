@@ -4,14 +4,12 @@ The name of a definition says its number types where they are not float32: ``qsa
 """
 
 import inspect
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from qsa.reference.formats import GROUP
 from qsa.reference.geometry import REAL
 
 from ..contract.number_types import NUMBER_TYPES
-from . import trace_references as references
 from .trace_schema import DTYPE_NAMES, AxisConst, AxisVar, Definition, TensorSpec
 
 OP_TYPE = "qsa"
@@ -39,12 +37,13 @@ VAR = {
 
 class Kind(NamedTuple):
     """An operation of the schema. ``inputs`` and ``outputs``: name -> (axes separated by spaces, dtype). A dtype in
-    capitals is the stage of ``contract.Types`` whose number type it has."""
+    capitals is the stage of ``contract.Types`` whose number type it has. ``reference`` is the name of the function in
+    ``trace_references.py``, which is right and so is not loaded with a solution."""
 
     operation: str
     inputs: dict[str, tuple[str, str]]
     outputs: dict[str, tuple[str, str]]
-    reference: Callable[..., Any]
+    reference: str
 
 
 _Q, _OUT = ("rows num_qo_heads head_dim", "QUERY"), ("rows num_qo_heads head_dim", "OUTPUT")
@@ -59,7 +58,7 @@ KINDS = {
         {"q": _Q, "k": (_CELL, "float32"), "v": (_CELL, "float32"), "positions": ("num_cells", "int64"), "ids": _IDS}
         | {"steps": _STEPS},
         {"out": _OUT},
-        references.attend_cells,
+        "attend_cells",
     ),
     "qsa_attend_int8_h24_kv2_d256": Kind(
         "attend",
@@ -74,13 +73,13 @@ KINDS = {
         }
         | _ROW,
         {"out": _OUT},
-        references.attend_int8,
+        "attend_int8",
     ),
     "qsa_attend_fp16_h24_kv2_d256": Kind(
         "attend",
         {"q": _Q} | {f"{side}_codes": (f"{_POOL} head_dim", "float16") for side in "kv"} | _ROW,
         {"out": _OUT},
-        references.attend_fp16,
+        "attend_fp16",
     ),
     "qsa_block_scores_h4_d128": Kind(
         "block_scores",
@@ -90,14 +89,10 @@ KINDS = {
             "steps": _STEPS,
         },
         {"scores": _SCORES},
-        references.block_scores,
+        "block_scores",
     ),
-    "qsa_select_blocks_b512_r4": Kind(
-        "select", {"scores": _SCORES, "steps": _STEPS}, {"ids": _IDS}, references.select_blocks
-    ),
-    "qsa_select_cells_c2051_r4": Kind(
-        "select", {"scores": _SCORES, "steps": _STEPS}, {"ids": _IDS}, references.select_cells
-    ),
+    "qsa_select_blocks_b512_r4": Kind("select", {"scores": _SCORES, "steps": _STEPS}, {"ids": _IDS}, "select_blocks"),
+    "qsa_select_cells_c2051_r4": Kind("select", {"scores": _SCORES, "steps": _STEPS}, {"ids": _IDS}, "select_cells"),
 }
 """Name of a definition in float32 -> its :class:`Kind`."""
 
@@ -154,8 +149,11 @@ def definition(which: Typed) -> Definition:
         return {name: TensorSpec(axes.split(), which.dtype(name)) for name, (axes, _) in tensors.items()}
 
     used = dict.fromkeys(axis for axes, _ in (kind.inputs | kind.outputs).values() for axis in axes.split())
-    text = inspect.getsource(kind.reference)
-    text = text.replace(f"def {kind.reference.__name__}(", "def run(", 1)
+    # Imported here: a process that runs a solution has no right answers.
+    from . import trace_references
+
+    function = getattr(trace_references, kind.reference)
+    text = inspect.getsource(function).replace(f"def {kind.reference}(", "def run(", 1)
     # A definition's source is read alone, where no annotation is defined.
     text = text.replace(": Any", "").replace(" -> Any", "")
     output = next(iter(kind.outputs))
@@ -168,5 +166,5 @@ def definition(which: Typed) -> Definition:
         outputs=spec(kind.outputs),
         reference=text,
         tags=["model:qwen4_exp", "status:verified"],
-        description=inspect.getdoc(kind.reference),
+        description=inspect.getdoc(function),
     )

@@ -13,6 +13,7 @@ from ..cases import export as exporting
 from ..cases import index as cases_index
 from ..cases import trace_export
 from ..cases.functions import OFFERED
+from ..cases.untrusted import read_json
 from ..contract import Declaration, declared
 from ..environment import facts
 
@@ -59,7 +60,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _declaration(path: str | None, arithmetic: str | None) -> Declaration:
     """What the engine declares: the fields of the file; ``arithmetic`` unless the file has one."""
-    fields = {} if path is None else cases_index.read_json(Path(path), cases_index.LARGEST)
+    fields = {} if path is None else read_json(Path(path), cases_index.LARGEST)
     if not isinstance(fields, dict):
         raise ValueError(f"--declaration = {path!r}: must hold a JSON object")
     if arithmetic is not None:

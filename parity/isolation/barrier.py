@@ -22,6 +22,8 @@ FORBIDDEN = (
     "qsa.golden",
     "qsa.engine",
     "qsa.model",
+    "qsa.parity.cases.reference",
+    "qsa.parity.cases.trace_references",
     "qsa.parity.checks",
     "qsa.parity.suite",
 )

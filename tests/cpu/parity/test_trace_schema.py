@@ -151,8 +151,9 @@ JUDGED = {
 }
 
 
-def judge(path, cases):
-    return cli.main(["parity", "--solution", str(path), *(part for case in cases for part in ("--case", case))])
+def judge(path, cases, *options):
+    named = (part for case in cases for part in ("--case", case))
+    return cli.main(["parity", "--solution", str(path), *(options or ("--in-process",)), *named])
 
 
 def test_every_definition_is_judged_below():
@@ -163,6 +164,16 @@ def test_every_definition_is_judged_below():
 def test_the_reference_of_a_definition_passes_as_a_solution(tmp_path, definition, capsys):
     pytest.importorskip("torch")
     assert judge(solution_file(tmp_path, definition), JUDGED[definition]) == 0, capsys.readouterr().out
+
+
+def test_a_solution_runs_in_a_process_without_the_right_answers(tmp_path, capsys):
+    pytest.importorskip("torch")
+    path = solution_file(tmp_path)
+    assert judge(path, OWN[:1], "--timeout", "100") == 0, capsys.readouterr().out
+    copied = "from qsa.parity.cases.trace_references import attend_cells as run\n"
+    changed(path, lambda plain: plain["sources"][0].update(content=copied))
+    assert judge(path, OWN[:1], "--timeout", "100") == 2
+    assert "may not use the judge's own arithmetic" in capsys.readouterr().err
 
 
 def test_outputs_may_be_arguments(tmp_path):
@@ -193,7 +204,7 @@ def test_a_wrong_solution_fails(tmp_path, kind, capsys):
     path = solution_file(tmp_path, content=content)
     assert judge(path, OWN[:1]) == 1
     text = capsys.readouterr().out
-    assert "1 failed" in text and f"again: qsa parity --solution {path}" in text
+    assert "1 failed" in text and f"again: qsa parity --backend {path}" in text
 
 
 def test_an_output_that_is_not_written_fails(tmp_path):
@@ -234,16 +245,20 @@ BAD = {
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_solution_is_named(tmp_path, kind, capsys):
     change, text = BAD[kind]
-    assert cli.main(["parity", "--solution", str(changed(solution_file(tmp_path), change))]) == 2
+    assert judge(changed(solution_file(tmp_path), change), ()) == 2
     assert text in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
-    [(["--backend", "cpu"], "not together with --backend"), (["needle"], "module needle runs a model")],
+    [
+        (["--backend", "cpu", "--solution", "a.json"], "not together with --backend"),
+        (["--solution", "a.py"], "must be a JSON file"),
+        (["--solution", "a.json"], "a.json: there is no such file"),
+    ],
 )
-def test_options_that_do_not_go_with_a_solution(tmp_path, options, text, capsys):
-    assert cli.main(["parity", *options, "--solution", str(solution_file(tmp_path))]) == 2
+def test_options_that_do_not_go_with_a_solution(options, text, capsys):
+    assert cli.main(["parity", *options]) == 2
     assert text in capsys.readouterr().err
 
 
