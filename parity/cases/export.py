@@ -21,11 +21,8 @@ from ..contract import Declaration, Kernel
 from . import tensors
 from .calls import Recorder, Replay
 from .functions import OFFERED, FileFunctions
-from .index import EXPECTED, INPUTS, NAME, Case, Index, LeftOut, Storage, json_text
+from .index import EXPECTED, INPUTS, NAME, TEXTS, Case, Index, LeftOut, Storage, json_text, runs_a_model
 from .page import README
-
-TEXTS = ("seven", "spec", "nll", "needle")
-"""Modules that run a model: every call depends on the results of those before it."""
 
 MODULES = tuple(name for name in suite.MODULES if name not in TEXTS)
 """Modules whose cases can be exported."""
@@ -113,7 +110,7 @@ def record(engine: Engine, case: suite.Case) -> tuple[Recorder, str]:
     """(the recorded calls of ``case``, the reason why it cannot be exported or ""). Raises ValueError where the case
     ends in an error: that is a fault of ours, and no reason."""
     recorder = Recorder(engine.arithmetic, engine.declaration)
-    if case.module in TEXTS:
+    if runs_a_model(case):
         return recorder, f"{case.module}: runs a model, whose every call depends on results of those before it"
     result = suite.run_case(case, engine.backend(recorder.called))
     if result.status == "unsupported":

@@ -18,11 +18,14 @@ from .untrusted import read_json
 
 NAME = "index.json"
 
-LARGEST = 64 << 20
-"""Bytes of an index at most. That of every case of the suite has about 4 MiB."""
+LARGEST = 16 << 20
+"""Bytes of an index at most. That of every case of the suite has about 1 MiB."""
 
 INPUTS, EXPECTED, OUTPUTS = "inputs.safetensors", "expected.safetensors", "outputs.safetensors"
 """Files of a case's folder: what the engine reads, what the reference gives, what the engine writes."""
+
+TEXTS = ("seven", "spec", "nll", "needle")
+"""Modules that run a model: every call depends on the results of those before it."""
 
 Storage = Literal["ours", "own"]
 Text = Annotated[str, Meta(min_length=1, max_length=1000, description="a string of 1 to 1000 characters")]
@@ -123,10 +126,17 @@ def read(folder: Path) -> Index:
         raise ValueError(f"{NAME}: cases: two have one folder")
     for case in index.cases:
         try:
-            suite.parse(case.case)
+            parsed = suite.parse(case.case)
         except ValueError as error:
             raise ValueError(f"{NAME}: {error}") from None
+        if runs_a_model(parsed):
+            raise ValueError(f"{NAME}: case {case.case!r}: runs a model, and is never exported")
     return index
+
+
+def runs_a_model(case: suite.Case) -> bool:
+    """Whether a case runs a whole model."""
+    return case.module in TEXTS or case.recipe.get("family") == "text"
 
 
 def convert_index(data: object) -> Index:

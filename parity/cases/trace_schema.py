@@ -31,7 +31,7 @@ DTYPE_NAMES = {
 }
 """Name of a dtype of NumPy or ml_dtypes -> its name in the schema, which has no unsigned integers."""
 
-LARGEST = 16 << 20
+LARGEST = 4 << 20
 """Bytes of a solution's file at most."""
 
 

@@ -27,10 +27,11 @@ def read_json(path: Path, largest: int) -> Any:
     JSON (NaN and a name given twice among it), and OSError."""
     if not path.is_file():
         raise FileNotFoundError(f"{path}: there is no such file")
+    size = path.stat().st_size
+    if size > largest:
+        raise ValueError(f"{path.name}: {size} bytes: allowed are {largest}")
     with path.open("rb") as file:
-        text = file.read(largest + 1)
-    if len(text) > largest:
-        raise ValueError(f"{path.name}: larger than {largest} bytes")
+        text = file.read(size)
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:

@@ -55,6 +55,13 @@ def test_a_report_fits_its_schema(tmp_path):
     assert validator("report").is_valid(made)
 
 
+def test_an_index_of_exported_cases_fits_its_schema(tmp_path):
+    assert cli.main(["cases", "export", str(tmp_path / "new"), "--case", FAST]) == 0
+    made = json.loads((tmp_path / "new" / "index.json").read_text())
+    assert made["cases"][0]["case"] == FAST and validator("cases").is_valid(made)
+    assert not validator("cases").is_valid({**made, "storage": "theirs"})
+
+
 def failed_result():
     """A result with a bad element, and a measure that is not finite."""
     comparisons = (
