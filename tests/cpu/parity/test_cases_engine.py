@@ -14,7 +14,7 @@ SOURCE = root() / "tests" / "support" / "cases_engine.c"
 OPERATIONS = ("cache", "append", "read", "attend", "select")
 ATTEND = (
     "accuracy:op=attend,format=own,scores=ordinary,context=60,rows=1,tail=3,seed=1",
-    "accuracy:op=attend,format=own,scores=peaked,context=16384,rows=4,tail=3,seed=2",
+    "accuracy:op=attend,format=own,scores=flat,context=16384,rows=4,tail=3,seed=2",
     "pages:op=attend,format=own,page=4,order=identity,missing=none,context=300,tail=2,seed=1",
 )
 OTHERS = (
