@@ -37,7 +37,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Part of an index: an unknown field is an error."""
 
 
-class Input(_Part):
+class Input(_Part, frozen=True):
     """A tensor that a call gets: ``key`` in inputs.safetensors, where calls of equal tensors share one. ``xxh3_128``
     hashes dtype, shape and bytes (``tensors.digest``)."""
 
@@ -47,7 +47,7 @@ class Input(_Part):
     xxh3_128: Text
 
 
-class Output(_Part):
+class Output(_Part, frozen=True):
     """A tensor that the engine writes under ``key`` into outputs.safetensors, in one of the ``dtypes``.
 
     expected.safetensors has the reference's own under the same key. Where there is a ``measure``, it also has the
@@ -60,7 +60,7 @@ class Output(_Part):
     measure: str = ""
 
 
-class Call(_Part):
+class Call(_Part, frozen=True):
     """One call of a function of the contract (``contract/operations.py``), in the order of the case.
 
     ``inputs`` and ``outputs`` map names (``q``, ``kv.k.codes``, ``kv.0.table``) to tensors; ``options`` are plain
@@ -76,7 +76,7 @@ class Call(_Part):
     outputs: dict[str, Output] = {}
 
 
-class Case(_Part):
+class Case(_Part, frozen=True):
     """A case of the suite: its case string, its folder, its calls."""
 
     case: Text
@@ -84,14 +84,14 @@ class Case(_Part):
     calls: list[Call]
 
 
-class LeftOut(_Part):
+class LeftOut(_Part, frozen=True):
     """A case that is not exported, and why."""
 
     case: Text
     reason: str
 
 
-class Index(_Part):
+class Index(_Part, frozen=True):
     """What ``index.json`` holds. ``operations`` are the functions that the engine has, ``schedules`` whether calls name
     schedules and splits, ``contract`` the version of the exact arithmetic."""
 

@@ -163,7 +163,7 @@ def _write(root: Path, case: str, number: int, which: Typed, given: dict[str, np
     path = f"blob/workloads/{OP_TYPE}/{which.name}/{which.name}_{name}.safetensors"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     tensors.write(root / path, given)
-    axes = {}
+    axes: dict[str, int] = {}
     for tensor, (shape, _) in which.kind.inputs.items():
         axes.update(zip(shape.split(), given[tensor].shape, strict=True))
     var = {axis: size for axis, size in axes.items() if axis not in CONST}
