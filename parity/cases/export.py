@@ -90,7 +90,7 @@ def export(
     index = Index(
         kind="qsa-cases",
         version=1,
-        made_by=f"qsa-parity {importlib.metadata.version('qsa-parity')}",
+        made_by=f"qsa-parity {_version()}",
         contract=CONTRACT,
         arithmetic="exact" if engine.arithmetic == "exact" else "float",
         storage=engine.storage,
@@ -104,6 +104,13 @@ def export(
     # Last: a folder without an index is not one of cases.
     files.write(folder / NAME, json_text(index))
     return index
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("qsa-parity")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def record(engine: Engine, case: suite.Case) -> tuple[Recorder, str]:

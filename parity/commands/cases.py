@@ -11,11 +11,11 @@ from .. import report, suite
 from ..cases import check as checking
 from ..cases import export as exporting
 from ..cases import index as cases_index
-from ..cases import trace_export
 from ..cases.functions import OFFERED
 from ..cases.untrusted import read_json
 from ..contract import Declaration, declared
 from ..environment import facts
+from ..trace import export as trace_export
 
 FORMATS = ("qsa", "flashinfer-trace")
 STORAGE = tuple(OFFERED)

@@ -6,7 +6,7 @@
 ``package.module``        an importable module, also of a file in the current folder
 ``module:attribute``      an object in a module, or in a file; a class is called without arguments
 ``path/to/file.py``       a file; its folder can be imported from
-``path/to/file.json``     a solution in the FlashInfer Trace schema (``cases/solution.py``)
+``path/to/file.json``     a solution in the FlashInfer Trace schema (``trace/solution.py``)
 ========================  ===========================================================================================
 """
 
@@ -64,7 +64,7 @@ def _place(place: str) -> Any:
         return _file(Path(place))
     if place.endswith(".json"):
         # Imported here: it needs the contract.
-        from ..cases.solution import load as load_solution
+        from ..trace.solution import load as load_solution
 
         return load_solution(Path(place))
     for point in importlib.metadata.entry_points(group=GROUP, name=place):

@@ -23,9 +23,9 @@ FORBIDDEN = (
     "qsa.engine",
     "qsa.model",
     "qsa.parity.cases.reference",
-    "qsa.parity.cases.trace_references",
     "qsa.parity.checks",
     "qsa.parity.suite",
+    "qsa.parity.trace.references",
 )
 """Modules that hold right results, or a way to them."""
 

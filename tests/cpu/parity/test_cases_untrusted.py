@@ -13,8 +13,9 @@ from safetensors.numpy import load_file, save, save_file
 
 from qsa.golden.families import grid
 from qsa.parity import cli, suite
-from qsa.parity.cases import check, export, index, tensors, trace_schema, untrusted
+from qsa.parity.cases import check, export, index, tensors, untrusted
 from qsa.parity.contract import declared
+from qsa.parity.trace import schema as trace_schema
 
 CASE = "selection:op=select,rule=blocks,scores=levels,context=16,rows=2,tail=3,seed=2"
 TEXT = next(text for name, text in grid().items() if text.startswith("text:"))

@@ -11,9 +11,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from qsa.parity import cli, suite
-from qsa.parity.cases import solution, trace_definitions, trace_export, trace_schema
 from qsa.parity.cases.export import Engine
 from qsa.parity.contract import Types, declared
+from qsa.parity.trace import definitions as trace_definitions
+from qsa.parity.trace import export as trace_export
+from qsa.parity.trace import schema as trace_schema
+from qsa.parity.trace import solution
 
 OWN = (
     "accuracy:op=attend,format=own,scores=ordinary,context=60,rows=1,tail=3,seed=1",
@@ -170,7 +173,7 @@ def test_a_solution_runs_in_a_process_without_the_right_answers(tmp_path, capsys
     pytest.importorskip("torch")
     path = solution_file(tmp_path)
     assert judge(path, OWN[:1], "--timeout", "100") == 0, capsys.readouterr().out
-    copied = "from qsa.parity.cases.trace_references import attend_cells as run\n"
+    copied = "from qsa.parity.trace.references import attend_cells as run\n"
     changed(path, lambda plain: plain["sources"][0].update(content=copied))
     assert judge(path, OWN[:1], "--timeout", "100") == 2
     assert "may not use the judge's own arithmetic" in capsys.readouterr().err

@@ -20,13 +20,13 @@ import numpy as np
 from qsa.golden import files
 
 from .. import suite
+from ..cases import tensors
+from ..cases.calls import Recorder
+from ..cases.export import Engine, record
+from ..cases.index import Call, LeftOut
 from ..contract import Declaration
-from . import tensors
-from .calls import Recorder
-from .export import Engine, record
-from .index import Call, LeftOut
-from .trace_definitions import CONST, OP_TYPE, Typed, definition, typed
-from .trace_schema import SafetensorsInput, Workload, WorkloadTrace
+from .definitions import CONST, OP_TYPE, Typed, definition, typed
+from .schema import SafetensorsInput, Workload, WorkloadTrace
 
 SPACE = uuid.UUID("6b0f4f4e-9d0c-5c6e-8f5a-2f6a3a0c7d11")
 """Namespace of the workloads' identifiers: the same case has the same one everywhere."""

@@ -18,11 +18,11 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
+from ..cases.own_cells import OwnCells
 from ..contract import Declaration, Domain, Types, UnsupportedError
 from ..contract.arrays import from_numpy, is_array, to_numpy
-from .own_cells import OwnCells
-from .trace_definitions import Typed, named
-from .trace_schema import Solution, read_solution
+from .definitions import Typed, named
+from .schema import Solution, read_solution
 
 LANGUAGES = ("python", "triton")
 

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from qsa.reference.validation import InvalidError, convert
 
-from .untrusted import inside, read_json
+from ..cases.untrusted import inside, read_json
 
 Name = Annotated[str, Meta(min_length=1, description="a string, not empty")]
 Count = Annotated[int, Meta(ge=0, description="an integer, 0 or more")]

@@ -10,7 +10,7 @@ from qsa.reference.formats import GROUP
 from qsa.reference.geometry import REAL
 
 from ..contract.number_types import NUMBER_TYPES
-from .trace_schema import DTYPE_NAMES, AxisConst, AxisVar, Definition, TensorSpec
+from .schema import DTYPE_NAMES, AxisConst, AxisVar, Definition, TensorSpec
 
 OP_TYPE = "qsa"
 
@@ -38,7 +38,7 @@ VAR = {
 class Kind(NamedTuple):
     """An operation of the schema. ``inputs`` and ``outputs``: name -> (axes separated by spaces, dtype). A dtype in
     capitals is the stage of ``contract.Types`` whose number type it has. ``reference`` is the name of the function in
-    ``trace_references.py``, which is right and so is not loaded with a solution."""
+    ``references.py``, which is right and so is not loaded with a solution."""
 
     operation: str
     inputs: dict[str, tuple[str, str]]
@@ -150,9 +150,9 @@ def definition(which: Typed) -> Definition:
 
     used = dict.fromkeys(axis for axes, _ in (kind.inputs | kind.outputs).values() for axis in axes.split())
     # Imported here: a process that runs a solution has no right answers.
-    from . import trace_references
+    from . import references
 
-    function = getattr(trace_references, kind.reference)
+    function = getattr(references, kind.reference)
     text = inspect.getsource(function).replace(f"def {kind.reference}(", "def run(", 1)
     # A definition's source is read alone, where no annotation is defined.
     text = text.replace(": Any", "").replace(" -> Any", "")
