@@ -132,7 +132,7 @@ def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             keys[block, 7] = float(kind)
         elif kind == "zero":
             keys[block] = 0
-        elif kind == "subnormal":
+        elif kind == "subnormal" and domain.subnormal:
             keys[block] *= np.float32(2.0**-140)
     index: Index | OwnIndex = filled
     if own:
