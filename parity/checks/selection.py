@@ -91,8 +91,8 @@ def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of ``select`` whose scores are those of the backend's type, within the domain that it declares: NaN
-    becomes the lowest score of the type, an infinity the largest finite one of its sign. So ``special`` scores hold a backend with
-    a narrow domain to what is left of them."""
+    becomes the type's lowest score, an infinity the largest finite one of its sign. So ``special`` scores hold a
+    backend with a narrow domain to what is left of them."""
     declaration, scores = backend.declaration, given["scores"]
     largest = np.float32(ml_dtypes.finfo(NUMBER_TYPES[declaration.types.index_scores].dtype).max)
     for row, n_bid in enumerate(given["steps"][:, 2].tolist()):
