@@ -48,10 +48,13 @@ class Q8_0:
         index["raw"][positions] = raw
 
     def index_read(self, index: dict[str, Array], blocks: Array) -> Array:
-        return numpy_float.keys(index["raw"].astype(np.float32), index["weight"], index["rope"])[blocks]
+        return numpy_float.index_read(self._wide(index), blocks)
 
     def block_scores(self, q_idx: Array, index: dict[str, Array], steps: Array) -> Array:
-        return numpy_float.scores(q_idx, self.index_read(index, slice(None)))
+        return numpy_float.block_scores(q_idx, self._wide(index), steps)
+
+    def _wide(self, index: dict[str, Array]) -> dict[str, Array]:
+        return index | {"raw": index["raw"].astype(np.float32)}
 
     def select(self, scores: Array, steps: Array) -> list[Array]:
         return numpy_float.select(scores, steps, "cells")

@@ -6,8 +6,7 @@ It declares one thing, that its ties go to the lower index; everything else is t
 from typing import Any
 
 import numpy as np
-
-Array = np.ndarray
+from numpy import ndarray as Array
 
 declaration = {"ties": "lowest"}
 
@@ -59,12 +58,7 @@ def index_read(index: dict[str, Array], blocks: Array) -> Array:
 
 
 def block_scores(q_idx: Array, index: dict[str, Array], steps: Array) -> Array:
-    return scores(q_idx, keys(**index))
-
-
-def scores(q_idx: Array, keys: Array) -> Array:
-    """[rows, blocks]: the heads' positive products of queries [rows, 4, 128] and keys [blocks, 128], added."""
-    return np.maximum(np.einsum("rhd,bd->rbh", q_idx, keys), 0).sum(axis=-1)
+    return np.maximum(np.einsum("rhd,bd->rbh", q_idx, keys(**index)), 0).sum(axis=-1)
 
 
 def select(scores: Array, steps: Array, rule: str) -> list[Array]:
@@ -77,5 +71,5 @@ def select(scores: Array, steps: Array, rule: str) -> list[Array]:
 
 
 def indexer(q_idx: Array, raw: Array, weight: Array, rope: Array, steps: Array, rule: str) -> list[Array]:
-    blocks = keys(raw[: len(raw) // 4 * 4], weight, rope[: len(raw) // 4])
-    return select(scores(q_idx, blocks), steps, rule)
+    index = {"raw": raw[: len(raw) // 4 * 4], "weight": weight, "rope": rope[: len(raw) // 4]}
+    return select(block_scores(q_idx, index, steps), steps, rule)
