@@ -202,10 +202,10 @@ def _values(k: np.ndarray, v: np.ndarray, expected: PagedKV, got: PagedKV, first
         cells = np.arange(first, first + len(k))
         physical, at = PagedKV(ours, table).locate(cells)
         here = physical >= 0
-        stored = [read_kv(PagedKV(side, table), cells[here]) for side in (ours, theirs)]
+        right, read = (read_kv(PagedKV(side, table), cells[here]) for side in (ours, theirs))
         for side, x in (("k", k), ("v", v)):
             name = f"{side} of the {pool}"
-            found.append(storage.stored_values(name, side, x[here], *stored, expected.pool.format))
+            found.append(storage.stored_values(name, side, x[here], right, read, expected.pool.format))
             for part in ("codes", "scale"):
                 mine, other = (getattr(getattr(each, side), part) for each in (ours, theirs))
                 other[physical[here], :, at[here]] = mine[physical[here], :, at[here]]

@@ -11,8 +11,15 @@ from .loading import library
 torch = library("torch")
 published = library("transformers.models.qwen4_exp.modeling_qwen4_exp")
 
-_SIZES = {"indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 128, "indexer_budget": 2048}
-_SIZES |= {"indexer_compress_ratio": 4, "hidden_size": 1, "rms_norm_eps": 1e-6}
+_SIZES: dict[str, Any] = {
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 128,
+    "indexer_budget": 2048,
+    "indexer_compress_ratio": 4,
+    "hidden_size": 1,
+    "rms_norm_eps": 1e-6,
+}
 
 
 def mask(kind: str, dtype: Any, steps: Any, cells: int) -> Any:
