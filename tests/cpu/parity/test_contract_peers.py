@@ -290,6 +290,25 @@ def test_what_a_kernel_declares_it_meets(domain, text, backend_of):
     assert run(text, backend_of(FloatKernel())).status in ("passed", "unsupported")
 
 
+class Flush(FloatKernel):
+    """Numbers below 2^-126 are 0, as in many libraries' products."""
+
+    def block_scores(self, q_idx, index, steps):
+        keys = index["keys"]
+        keys = np.where(np.abs(keys) < np.finfo(np.float32).tiny, np.float32(0), keys)
+        return super().block_scores(q_idx, index | {"keys": keys}, steps)
+
+
+def test_subnormal_numbers_are_declared_too(backend_of):
+    flush = Flush()
+    passed(CORNERS, backend_of(flush))
+    flush.declaration = plain = {"domain": {"subnormal": True}}
+    failed(CORNERS, backend_of(flush), "block_scores: corners")
+    keeps = FloatKernel()
+    keeps.declaration = plain
+    passed(CORNERS, backend_of(keeps))
+
+
 @pytest.mark.parametrize(
     ("field", "text"),
     [
