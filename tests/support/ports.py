@@ -120,6 +120,10 @@ def _late_block(indexer, q_idx, raw, *rest, **options):
     return indexer(q_idx, raw[[0, *range(len(raw) - 1)]], *rest, **options)
 
 
+def _late_in_one_call(sparse_attention, q, q_idx, raw, *rest, **options):
+    return sparse_attention(q, q_idx, raw[[0, *range(len(raw) - 1)]], *rest, **options)
+
+
 def _dropped_head(block_scores, q_idx, index, steps):
     q_idx = q_idx + 0
     q_idx[:, 3] = 0
@@ -148,6 +152,11 @@ WRONG = {
         "selection:op=select,rule={},scores=continuous,context=8192,rows=2,tail=1,seed=2",
     ),
     "block a cell late": ("indexer", _late_block, "selection:op=indexer,rule={},context=8192,rows=4,tail=3,seed=4"),
+    "block a cell late in one call": (
+        "sparse_attention",
+        _late_in_one_call,
+        "accuracy:op=sparse_attention,format=own,rule={},context=8192,rows=3,tail=1,seed=9",
+    ),
     "indexer head left out": (
         "block_scores",
         _dropped_head,

@@ -222,12 +222,13 @@ class Fused(FloatKernel):
         return self.attend(q, kv, ids, steps) / (1 + np.exp(-gate))
 
 
+@pytest.mark.parametrize("late", [1, 4])
 @pytest.mark.parametrize("text", [INDEXER, SPARSE])
-def test_one_fused_call_from_query_and_keys(text, backend_of):
+def test_one_fused_call_from_query_and_keys(text, late, backend_of):
     """Row 3: one fused call from query and keys to ids."""
     passed(text, backend_of(Fused()))
     wrong = Fused()
-    wrong.late = 4
+    wrong.late = late
     failed(text, backend_of(wrong), "indexer: cells" if text == INDEXER else "sparse_attention")
 
 
