@@ -1,8 +1,8 @@
 """SGLang's Triton kernel of QSA attention and its selection of 512 blocks.
 
-Written against its public source and not run in this version. Without SGLang's package, QSA_SGLANG names a folder that holds
-the files ``sparse_attn.py`` and ``kernel.py`` of ``sglang/srt/layers/attention/qsa``; the selection on a GPU needs the
-package itself.
+Written against its public source and not run in this version. Without SGLang's package, QSA_SGLANG names a folder that
+holds the files ``sparse_attn.py`` and ``kernel.py`` of ``sglang/srt/layers/attention/qsa``; the selection on a GPU
+needs the package itself.
 """
 
 from typing import Any
