@@ -76,16 +76,19 @@ def sparse_attention(backend: Backend, recipe: dict[str, Any]) -> list[Compariso
 
 def _raw_keys(direction: np.ndarray, wanted: np.ndarray, index: Index, n: int, seed: int) -> np.ndarray:
     """float32 [n, idx_dim] raw keys whose block's key, pooled, normed and rotated, points along ``direction`` where
-    ``wanted``, against it elsewhere, with a little noise of its own."""
+    ``wanted``, against it elsewhere, with a little noise of its own. The shares of a block's four cells sum to 4, and
+    those of no other four cells do: keys that are pooled a cell late point either way."""
     half = REAL.n_rot // 2
     unit_vector = direction / np.linalg.norm(direction)
     raw = inputs.bell(seed, "accuracy.raw", n, REAL.idx_dim, 2.0**-6).astype(np.float64)
+    cancelling = inputs.bell(seed, "accuracy.raw.cancelling", len(wanted), 1, 4.0).astype(np.float64)
     for block, along in enumerate(wanted):
         cos, sin = np.split(index.rope[block].astype(np.float64), 2)
         key = unit_vector.astype(np.float64).copy() * (1 if along else -1)
         a, b = key[:half].copy(), key[half : REAL.n_rot].copy()
         key[:half], key[half : REAL.n_rot] = a * cos + b * sin, b * cos - a * sin
-        raw[block * REAL.ratio : (block + 1) * REAL.ratio] += key
+        shares = 1 + np.array([[3], [-1], [-1], [-1]]) * cancelling[block]
+        raw[block * REAL.ratio : (block + 1) * REAL.ratio] += shares * key
     return raw.astype(np.float32)
 
 

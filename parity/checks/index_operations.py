@@ -117,31 +117,41 @@ def score_row(backend: Backend, name: str, q: np.ndarray, index: Index, step: li
 def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Keys that are NaN, infinite, 0 or subnormal among ordinary ones, as far as the backend declares them.
 
-    relu keeps a NaN, or makes it 0 where that is declared; a key of infinities gives an infinity, 0 or a NaN."""
+    relu keeps a NaN, or makes it 0 where that is declared; a key of infinities gives an infinity, 0 or a NaN. An own
+    index makes its keys itself, of raw keys of those kinds."""
     domain, seed, rows, blocks = backend.declaration.domain, recipe["seed"], recipe["rows"], 40
     end = blocks * REAL.ratio + rows - 1
-    index = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32))
-    index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
-    index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
+    own = backend.own_index
+    filled = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32), dtype=np.float64 if own else np.float32)
+    keys = inputs.bell(seed, "accuracy.pooled", filled.max_blocks, REAL.idx_dim)
     for block in range(0, blocks, 4):
         kind = SPECIAL[block // 4 % len(SPECIAL)]
         if kind == "nan" and domain.nan:
-            index.pooled[block, 5] = np.nan
+            keys[block, 5] = np.nan
         elif kind.endswith("inf") and domain.infinity and domain.nan:
-            index.pooled[block, 7] = float(kind)
+            keys[block, 7] = float(kind)
         elif kind == "zero":
-            index.pooled[block] = 0
-        elif kind == "subnormal":
-            index.pooled[block] *= np.float32(2.0**-140)
+            keys[block] = 0
+        elif kind == "subnormal" and domain.subnormal:
+            keys[block] *= np.float32(2.0**-140)
+    index: Index | OwnIndex = filled
+    if own:
+        raw = backend.rounded("raw_keys", np.repeat(keys, REAL.ratio, axis=0)[:end])
+        with np.errstate(invalid="ignore"):
+            reference_append(raw, step_records(np.arange(end)), filled)
+        index = backend.own_index_of(raw, filled)
+    else:
+        filled.pooled[:] = keys
+        filled.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
     q = inputs.bell(seed, "accuracy.q_idx", rows, REAL.idx_heads * REAL.idx_dim)
     q = backend.rounded("index_query", q.reshape(rows, REAL.idx_heads, REAL.idx_dim))
     steps = step_records(np.arange(end - rows, end))
     got = backend.block_scores(q, index, steps)
     if backend.arithmetic == "exact":
         seen = np.arange(got.shape[1]) <= steps[:, 2:3]
-        right = exact.block_scores(q, index, steps)
+        right = exact.block_scores(q, filled, steps)
         return [equal("block_scores: corners", np.where(seen, right, 0), np.where(seen, got, 0), ("row", "block"))]
-    return [_corner_row(backend, q[row], index, int(steps[row, 2]), got[row], row) for row in range(rows)]
+    return [_corner_row(backend, q[row], filled, int(steps[row, 2]), got[row], row) for row in range(rows)]
 
 
 def _corner_row(backend: Backend, q: np.ndarray, index: Index, n_bid: int, got: np.ndarray, row: int) -> Comparison:

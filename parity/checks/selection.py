@@ -10,6 +10,7 @@ difference is put in a class (``margins.py``).
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from qsa.golden import inputs
@@ -27,7 +28,7 @@ from ..backend import Backend, UnsupportedError
 from ..compare import twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
-from ..contract import Types
+from ..contract import NUMBER_TYPES, Types
 
 OPERATIONS = {
     "select": family.ALLOWED,
@@ -90,10 +91,10 @@ def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
     """Arguments of ``select`` whose scores are those of the backend's type, within the domain that it declares: NaN
-    becomes the lowest score, an infinity the largest finite one of its sign. So ``special`` scores hold a backend with
-    a narrow domain to what is left of them."""
+    becomes the type's lowest score, an infinity the largest finite one of its sign. So ``special`` scores hold a
+    backend with a narrow domain to what is left of them."""
     declaration, scores = backend.declaration, given["scores"]
-    largest = np.float32(np.finfo(np.float32).max)
+    largest = np.float32(ml_dtypes.finfo(NUMBER_TYPES[declaration.types.index_scores].dtype).max)
     for row, n_bid in enumerate(given["steps"][:, 2].tolist()):
         seen = scores[row, :n_bid]
         if not declaration.domain.nan:

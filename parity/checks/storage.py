@@ -55,11 +55,11 @@ def append_kv(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             # fp16 has no scales.
             if getattr(ours, name).size or getattr(theirs, name).size
         ]
-    return [_values(name, x, ours, theirs, given.pool.format) for name, x in (("k", k), ("v", v))]
+    return [stored_values(name, name, x, ours, theirs, given.pool.format) for name, x in (("k", k), ("v", v))]
 
 
-def _values(side: str, x: np.ndarray, ours: Cells, theirs: Cells, format: str) -> Comparison:
-    """The error of stored values in pieces of 32 dims, against that of the reference's codes.
+def stored_values(name: str, side: str, x: np.ndarray, ours: Cells, theirs: Cells, format: str) -> Comparison:
+    """The error of the stored values of ``side``, k or v, in pieces of 32 dims, against that of the reference's codes.
 
     A zero group stored under a scale of -0, or codes under a scale of 0, are equal values in other bytes.
     """
@@ -77,7 +77,7 @@ def _values(side: str, x: np.ndarray, ours: Cells, theirs: Cells, format: str) -
     reason = (
         "1.05 x the error of the reference's codes in the same 32 dims (a code may round the other way near a half)"
     )
-    return error(f"append_kv: {side}", truth, got, bound, f"{reason}, and 2^-11: a rounding of the scale to fp16")
+    return error(f"append_kv: {name}", truth, got, bound, f"{reason}, and 2^-11: a rounding of the scale to fp16")
 
 
 def _own(backend: Backend, rows: int, seed: int) -> list[Comparison]:

@@ -76,6 +76,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ============  ====================================================================================================
     nan           NaN in a query, a key or a score
     infinity      infinities there
+    subnormal     numbers below 2^-126, which many kernels flush to 0
     absent_ids    -1 among the ids of a row
     unused_rows   rows with position -1, which belong to no sequence
     absent_pages  selected cells whose page is not resident
@@ -84,6 +85,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     nan: bool | None = None
     infinity: bool | None = None
+    subnormal: bool | None = None
     absent_ids: bool | None = None
     unused_rows: bool | None = None
     absent_pages: bool | None = None

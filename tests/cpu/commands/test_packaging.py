@@ -40,6 +40,7 @@ def test_wheel_holds_every_package_and_golden(wheel):
         assert f"qsa/{folder}/py.typed" in names
     records = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden/records").glob("*.json")}
     assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
+    assert "qsa/parity/ports/c_kernel.c" in names
     assert not any(name.startswith(("tests/", "reference/")) for name in names)
 
 
