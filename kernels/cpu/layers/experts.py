@@ -1,4 +1,4 @@
-"""Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert of one row."""
+"""Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert for up to four rows."""
 
 import numba
 import numpy as np
@@ -6,7 +6,7 @@ import numpy as np
 from ..jit import kernel
 from ..scalar import NAN, exp, one_nan
 from .gates import swiglu_row
-from .linear import ALONE, LoadedLinear, fixed_row, fixed_rows, outputs
+from .linear import ALONE, COLUMNS, ROWS, WIDE, LoadedLinear, all_records, few_outputs, one_outputs
 
 
 @kernel
@@ -38,50 +38,75 @@ def _route(logits, ids, shares):
 
 
 @kernel
-def _expert(item, order, fixed, ids, gate_up, down, parts):
-    """The output of one expert of one row into parts [rows, top, hidden]."""
-    row, rank = order[item] // ids.shape[1], order[item] % ids.shape[1]
-    xi, e, finite = fixed
-    result = parts[row, rank]
-    if not finite[row]:
-        result[:] = NAN
-        return
-    expert = ids[row, rank]
-    codes, scale = gate_up[0][expert], gate_up[1][expert]
-    both = np.empty(len(codes), np.float32)
-    outputs(xi[row], e[row], codes, scale, 0, both.size, both)
-    hidden = np.empty(both.size // 2, np.float32)
-    swiglu_row(both, hidden)
-    codes, scale = down[0][expert], down[1][expert]
-    hidden_xi = np.empty(codes.shape[1], np.int32)
-    hidden_e, whole = fixed_row(hidden, hidden_xi)
-    if whole:
-        outputs(hidden_xi, hidden_e, codes, scale, 0, result.size, result)
+def _tiles(order, ids):
+    """Where the tiles of ``order`` begin, and its end: int64. A tile has up to ROWS shares of one expert.
+
+    order  [rows * top] int64, the numbers of all shares, those of one expert one after the other
+    """
+    begins, count = np.empty(order.size + 1, np.int64), 0
+    for i in range(order.size):
+        before = begins[count - 1] if count else 0
+        if i == 0 or i - before == ROWS or ids[order[i]] != ids[order[before]]:
+            begins[count] = i
+            count += 1
+    begins[count] = order.size
+    return begins[: count + 1]
+
+
+@kernel
+def _outputs(records, rows, e, codes, scale, out):
+    """All outputs of 1 to 4 rows into out [rows, outputs]; arguments as ``few_outputs``."""
+    columns = np.empty((ROWS, COLUMNS, WIDE), np.float32)
+    if rows.size == 1:
+        one_outputs(records[rows[0]], e[rows[0]], codes, scale, 0, len(codes), columns, out[0])
     else:
-        result[:] = NAN
+        few_outputs(records, rows, e, codes, scale, 0, len(codes), columns, out)
+
+
+@kernel
+def _tile(tile, begins, order, fixed, ids, gate_up, down, parts):
+    """The outputs of one tile into parts [rows * top, hidden]."""
+    records, e, finite = fixed
+    mine = order[begins[tile] : begins[tile + 1]]
+    rows, expert = mine // (ids.size // len(e)), ids[mine[0]]
+    codes, scale = gate_up[0][expert], gate_up[1][expert]
+    both = np.empty((mine.size, gate_up[2]), np.float32)
+    _outputs(records, rows, e, codes, scale, both)
+    hidden = np.empty((mine.size, gate_up[2] // 2), np.float32)
+    for i in range(mine.size):
+        swiglu_row(both[i], hidden[i])
+    codes, scale = down[0][expert], down[1][expert]
+    hidden_records, hidden_e, whole = all_records(hidden, scale.shape[1])
+    outputs = np.empty((mine.size, down[2]), np.float32)
+    _outputs(hidden_records, np.arange(mine.size), hidden_e, codes, scale, outputs)
+    for i in range(mine.size):
+        if finite[rows[i]] and whole[i]:
+            parts[mine[i]] = outputs[i]
+        else:
+            parts[mine[i]] = NAN
 
 
 @kernel(parallel=True)
-def _experts_all(items, order, fixed, ids, gate_up, down, parts):
-    for item in numba.prange(items):
-        _expert(np.int64(item), order, fixed, ids, gate_up, down, parts)
+def _tiles_all(begins, order, fixed, ids, gate_up, down, parts):
+    for tile in numba.prange(begins.size - 1):
+        _tile(np.int64(tile), begins, order, fixed, ids, gate_up, down, parts)
 
 
 @kernel
 def _experts(x, order, ids, shares, gate_up, down, out):
-    rows, top = ids.shape
-    fixed = fixed_rows(x, gate_up[0].shape[2])
-    parts = np.empty((rows, top, x.shape[1]), np.float32)
-    each = gate_up[0].shape[1] * gate_up[0].shape[2] + down[0].shape[1] * down[0].shape[2]
-    if order.size * each < ALONE:
-        for item in range(order.size):
-            _expert(item, order, fixed, ids, gate_up, down, parts)
+    rows, top = shares.shape
+    fixed = all_records(x, gate_up[1].shape[2])
+    parts = np.empty((rows * top, x.shape[1]), np.float32)
+    begins = _tiles(order, ids)
+    if order.size * (gate_up[0][0].size + down[0][0].size) < ALONE:
+        for tile in range(begins.size - 1):
+            _tile(tile, begins, order, fixed, ids, gate_up, down, parts)
     else:
-        _experts_all(order.size, order, fixed, ids, gate_up, down, parts)
+        _tiles_all(begins, order, fixed, ids, gate_up, down, parts)
     for row in range(rows):
         y = out[row]
         for rank in range(top):
-            share, part = shares[row, rank], parts[row, rank]
+            share, part = shares[row, rank], parts[row * top + rank]
             if rank == 0:
                 for d in range(y.size):
                     y[d] = share * part[d]
@@ -116,7 +141,7 @@ def experts(
     """
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
-    # Rows of one expert one after the other: its weights are then still in a cache.
+    # Rows of one expert one after the other: they are computed together.
     order = np.argsort(ids, axis=None, kind="stable")
-    _experts(x, order, ids, shares, gate_up[:2], down[:2], out)
+    _experts(x, order, ids.ravel(), shares, gate_up[:3], down[:3], out)
     return out

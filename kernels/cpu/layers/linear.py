@@ -1,7 +1,7 @@
 """Linear layers and embedding rows: integer dots of 64, float32 in the tree of 8 columns.
 
-Source: ``reference/exact/layers/linear.py``, whose steps are used here. A code times a fixed-point input needs 30 bits,
-and four such products fit an int32, so a group of 64 is 16 sums of four in 32 bits that are then added in 64.
+Source: ``reference/exact/layers/linear.py``, whose steps are used here. The dots are those of ``products.py``: rows go
+to records of limbs once, and four rows at a time meet blocks of 16 outputs.
 """
 
 from typing import NamedTuple
@@ -13,19 +13,27 @@ from qsa.reference.exact.layers.linear import COLUMNS, GROUP, QuantisedLinear, e
 from qsa.reference.exact.scalar import QUERY_BITS
 
 from ..jit import kernel
+from ..products import HALF_CODE, QUADS, RECORD, TILE_BYTES, WIDE, pack, tile_1_1, tile_1_4, tile_4_1
 from ..scalar import NAN, ZERO, power_of_two, rint
 
 __all__ = ["embed", "linear", "load_linear", "load_table"]
 
-LANES = GROUP // 4
 INFINITY_BITS = 0x7F800000
 
-BLOCK = 64
-"""Outputs of one work item."""
+ROWS = 4
+"""Rows whose sums are made together."""
 
-ALONE = 1 << 21
+BLOCKS = 4
+"""Blocks of 16 outputs of one work item, and of a tile of one row."""
+
+CHUNK = 64
+"""Rows of one work item at most: their records stay in a cache while the item's weights do."""
+
+ALONE = 1 << 22
 """A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
+LINE = 4 * WIDE
+"""Bytes of one float32 for each output of a block."""
 
 @kernel
 def fixed_row(x, xi):
@@ -50,90 +58,168 @@ def fixed_row(x, xi):
 
 
 @kernel
-def _dot(x, codes):
-    """int64 dot product of x [64] int32, at most 2^22, and codes [64] int8, at most 127."""
-    total = np.int64(0)
-    for i in range(LANES):
-        p = np.int32(x[i] * np.int32(codes[i]))
-        p = np.int32(p + np.int32(x[i + LANES] * np.int32(codes[i + LANES])))
-        p = np.int32(p + np.int32(x[i + 2 * LANES] * np.int32(codes[i + 2 * LANES])))
-        p = np.int32(p + np.int32(x[i + 3 * LANES] * np.int32(codes[i + 3 * LANES])))
-        total += np.int64(p)
-    return total
+def records_of(x, numbers, records):
+    """Fill ``records`` [groups, RECORD] uint8 from x [dim] float32; ``numbers`` [64 * groups] int32 is scratch.
 
-
-@kernel
-def outputs(xi, e, codes, scale, first, stop, out):
-    """out [first:stop] of one row: xi [padded] int32 and e of the row, codes [out, padded] int8 and scale [out, groups]
-    float32 of the weights.
-
-    All in one body: a call for every output would cost as much as the output.
+    Returns (e, finite) as :func:`fixed_row`.
     """
-    columns = np.empty(COLUMNS, np.float32)
-    factor = power_of_two(min(max(e - QUERY_BITS, -700), 700))
-    for o in range(first, stop):
-        for j in range(COLUMNS):
-            columns[j] = ZERO
-        for group in range(scale.shape[1]):
-            part = slice(group * GROUP, (group + 1) * GROUP)
-            j = group & (COLUMNS - 1)
-            columns[j] = columns[j] + np.float32(_dot(xi[part], codes[o, part])) * scale[o, group]
-        even = (columns[0] + columns[4]) + (columns[2] + columns[6])
-        odd = (columns[1] + columns[5]) + (columns[3] + columns[7])
-        out[o] = np.float32(np.float64(even + odd) * factor)
+    e, finite = fixed_row(x, numbers)
+    source, target = numbers.ctypes.data, records.ctypes.data
+    for group in range(len(records)):
+        pack(source + 4 * GROUP * group, target + RECORD * group)
+    return e, finite
 
 
 @kernel
-def _outputs(item, fixed, codes, scale, out):
-    xi, e, finite = fixed
-    first, stop = item * BLOCK, min((item + 1) * BLOCK, len(codes))
-    for row in range(len(xi)):
-        if finite[row]:
-            outputs(xi[row], e[row], codes, scale, first, stop, out[row])
+def _finish(columns, factor, out, first):
+    """out [first : first + 16] = columns [8, 16] as a butterfly, times ``factor``; as far as ``out`` reaches."""
+    line = columns[0]
+    for o in range(WIDE):
+        even = (columns[0, o] + columns[4, o]) + (columns[2, o] + columns[6, o])
+        odd = (columns[1, o] + columns[5, o]) + (columns[3, o] + columns[7, o])
+        line[o] = np.float32(np.float64(even + odd) * factor)
+    if first + WIDE <= out.size:
+        for o in range(WIDE):
+            out[first + o] = line[o]
+    else:
+        for o in range(out.size - first):
+            out[first + o] = line[o]
+
+
+@kernel
+def _factor(e):
+    return power_of_two(min(max(e - QUERY_BITS, -700), 700))
+
+
+@kernel
+def few_outputs(records, rows, e, codes, scale, first, stop, columns, out):
+    """Outputs of the blocks ``first`` to ``stop`` of 2 to 4 rows into out [rows, outputs].
+
+    records      [n, groups, RECORD] uint8 of all rows, from :func:`records_of`
+    rows         numbers [2 to 4] of the rows among the n
+    e            [n] int64
+    codes        [blocks, groups, TILE_BYTES] uint8; scale [blocks, groups, 16] float32
+    columns      [ROWS, COLUMNS, WIDE] float32, scratch
+    """
+    groups, count = scale.shape[1], rows.size
+    start, size = records.ctypes.data, RECORD * groups
+    x0, x1 = start + size * rows[0], start + size * rows[1]
+    x2, x3 = start + size * rows[min(2, count - 1)], start + size * rows[count - 1]
+    for block in range(first, stop):
+        columns[:] = ZERO
+        code, factor, sums = codes[block].ctypes.data, scale[block].ctypes.data, columns.ctypes.data
+        for group in range(groups):
+            record = RECORD * group
+            tile_4_1(
+                code + TILE_BYTES * group,
+                0,
+                (x0 + record, x1 + record, x2 + record, x3 + record),
+                factor + LINE * group,
+                0,
+                sums + LINE * (group & (COLUMNS - 1)),
+                LINE * COLUMNS,
+            )
+        for i in range(count):
+            _finish(columns[i], _factor(e[rows[i]]), out[i], block * WIDE)
+
+
+@kernel
+def one_outputs(records, e, codes, scale, first, stop, columns, out):
+    """As :func:`few_outputs` of one row: records [groups, RECORD], out [outputs]."""
+    groups, factor = scale.shape[1], _factor(e)
+    x = records.ctypes.data
+    block = first
+    while block < stop:
+        blocks = BLOCKS if block + BLOCKS <= stop else 1
+        columns[:blocks] = ZERO
+        code, scales, sums = codes[block].ctypes.data, scale[block].ctypes.data, columns.ctypes.data
+        for group in range(groups):
+            line = sums + LINE * (group & (COLUMNS - 1))
+            weight, share = code + TILE_BYTES * group, scales + LINE * group
+            record = (x + RECORD * group,)
+            if blocks == BLOCKS:
+                tile_1_4(weight, TILE_BYTES * groups, record, share, LINE * groups, line, LINE * COLUMNS)
+            else:
+                tile_1_1(weight, 0, record, share, 0, line, 0)
+        for i in range(blocks):
+            _finish(columns[i], factor, out, (block + i) * WIDE)
+        block += blocks
+
+
+@kernel
+def _item(item, parts, records, e, finite, codes, scale, out):
+    """Outputs of up to CHUNK rows and BLOCKS blocks: work item number ``item``, ``parts`` of them for every chunk."""
+    begin, first = item // parts * CHUNK, item % parts * BLOCKS
+    end, stop = min(begin + CHUNK, len(out)), min(first + BLOCKS, len(codes))
+    columns = np.empty((ROWS, COLUMNS, WIDE), np.float32)
+    rows = np.arange(begin, end)
+    for row in range(begin, end, ROWS):
+        last = min(row + ROWS, end)
+        if last - row == 1:
+            one_outputs(records[row], e[row], codes, scale, first, stop, columns, out[row])
         else:
-            out[row, first:stop] = NAN
+            few_outputs(
+                records, rows[row - begin : last - begin], e, codes, scale, first, stop, columns, out[row:last]
+            )
+    for row in range(begin, end):
+        if not finite[row]:
+            out[row, first * WIDE : stop * WIDE] = NAN
 
 
 @kernel(parallel=True)
-def _outputs_all(items, fixed, codes, scale, out):
+def _items_all(items, parts, records, e, finite, codes, scale, out):
     for item in numba.prange(items):
-        _outputs(np.int64(item), fixed, codes, scale, out)
+        _item(np.int64(item), parts, records, e, finite, codes, scale, out)
 
 
 @kernel
-def fixed_rows(x, padded):
-    """(xi [rows, padded] int32, e [rows], finite [rows]) of x [rows, in]."""
-    xi = np.empty((len(x), padded), np.int32)
+def all_records(x, groups):
+    """(records [rows, groups, RECORD] uint8, e [rows] int64, finite [rows] bool) of x [rows, in] float32."""
+    records, numbers = np.empty((len(x), groups, RECORD), np.uint8), np.empty(groups * GROUP, np.int32)
     e, finite = np.empty(len(x), np.int64), np.empty(len(x), np.bool_)
     for row in range(len(x)):
-        e[row], finite[row] = fixed_row(x[row], xi[row])
-    return xi, e, finite
+        e[row], finite[row] = records_of(x[row], numbers, records[row])
+    return records, e, finite
 
 
 @kernel
 def _linear(x, codes, scale, out):
-    fixed = fixed_rows(x, codes.shape[1])
-    items = (len(codes) + BLOCK - 1) // BLOCK
-    if codes.size * len(x) < ALONE:
+    records, e, finite = all_records(x, scale.shape[1])
+    parts = (len(codes) + BLOCKS - 1) // BLOCKS
+    items = (len(x) + CHUNK - 1) // CHUNK * parts
+    if codes.size * len(x) < ALONE or items == 1:
         for item in range(items):
-            _outputs(item, fixed, codes, scale, out)
+            _item(item, parts, records, e, finite, codes, scale, out)
     else:
-        _outputs_all(items, fixed, codes, scale, out)
+        _items_all(items, parts, records, e, finite, codes, scale, out)
 
 
 class LoadedLinear(NamedTuple):
-    """A ``QuantisedLinear`` as the kernels read it: ``codes`` [..., out, padded] int8 with zeros up to a multiple of 64
-    inputs, ``scale`` [..., out, groups] float32, ``inputs`` as they were."""
+    """A ``QuantisedLinear`` as the kernels read it, in blocks of 16 outputs and groups of 64 inputs, both filled up
+    with zeros.
+
+    codes            [..., blocks, groups, TILE_BYTES] uint8, code + 128, in the order of ``products.QUADS``
+    scale            [..., blocks, groups, 16] float32
+    outputs, inputs  as they were
+    """
 
     codes: np.ndarray
     scale: np.ndarray
+    outputs: int
     inputs: int
 
 
 def load_linear(weight: QuantisedLinear) -> LoadedLinear:
     """The form in which :func:`linear` and ``experts`` take a ``QuantisedLinear`` [..., out, in]."""
-    codes, scale = np.ascontiguousarray(padded(weight.codes)), np.ascontiguousarray(weight.scale, np.float32)
-    return LoadedLinear(codes, scale, weight.codes.shape[-1])
+    outputs, inputs = weight.shape[-2:]
+    missing = [(0, 0)] * (weight.codes.ndim - 2) + [(0, -outputs % WIDE), (0, 0)]
+    codes, scale = np.pad(padded(weight.codes), missing), np.pad(weight.scale.astype(np.float32), missing)
+    *stacked, rows, groups = scale.shape
+    blocks = *stacked, rows // WIDE
+    codes = (codes.view(np.uint8) ^ np.uint8(HALF_CODE)).reshape(*blocks, WIDE, groups, QUADS, 4)
+    codes = np.moveaxis(codes, -4, -2).reshape(*blocks, groups, TILE_BYTES)
+    scale = np.moveaxis(scale.reshape(*blocks, WIDE, groups), -2, -1)
+    return LoadedLinear(np.ascontiguousarray(codes), np.ascontiguousarray(scale), outputs, inputs)
 
 
 def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
@@ -145,9 +231,8 @@ def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
     Raises ValueError on mismatched shapes.
     """
     x = np.ascontiguousarray(x, np.float32)
-    codes, scale, inputs = weight
-    if x.ndim != 2 or x.shape[1] != inputs:
-        raise ValueError(f"x: shape {x.shape}: must be [rows, {inputs}]")
-    out = np.empty((len(x), len(codes)), np.float32)
-    _linear(x, codes, scale, out)
+    if x.ndim != 2 or x.shape[1] != weight.inputs:
+        raise ValueError(f"x: shape {x.shape}: must be [rows, {weight.inputs}]")
+    out = np.empty((len(x), weight.outputs), np.float32)
+    _linear(x, weight.codes, weight.scale, out)
     return out
