@@ -1,8 +1,7 @@
 """``attend`` in the exact arithmetic: two passes over the selected cells, cut by (row, KV head, part of the cells).
 
 Source: design section 4, whose step numbers are used here; the bits are those of ``reference/exact/attend.py``. The
-integers are held in float64, where every product and partial sum stays below 2^53 and is therefore exact in any order:
-the loops vectorise over cells (scores) and dims (values), and a processor that fuses them changes nothing.
+integer sums are those of ``products/``: 16 cells are to a query what 16 outputs are to a row of a linear layer.
 """
 
 import numba
@@ -13,24 +12,35 @@ from qsa.reference.exact.scalar import QUERY_BITS
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
 
-from .gather import Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
+from .gather import Q4_0, TILE, codes_of, complement, fill, flat, locate, scale_of, turn
 from .jit import kernel
+from .products.form import GROUP, TILE_BYTES, WIDE
+from .products.records import fixed_row
+from .products.tile import RECORD, pack, tile_1_1, tile_2_1, tile_4_1, transpose
+from .products.values import (
+    FOLD,
+    LIMBS,
+    QUAD_BYTES,
+    WEIGHT_BYTES,
+    accumulate,
+    interleave,
+    pack_weights,
+    place_of,
+)
 from .scalar import (
     NAN,
     SCORE_LIMIT,
     ZERO,
     exp2_fraction,
-    fixed_point,
     floor,
+    integer_bits,
     power_of_two,
-    rint,
     rotate,
     scaled,
     split_scale,
 )
 
-FOLD = 16384
-"""Cells after which the float64 sums are moved to int64: 16384 * 2^31 * 2^7 = 2^52."""
+MINUS_ZERO = np.float32(-0.0)
 
 
 @kernel
@@ -39,43 +49,60 @@ def _score_part(q, offsets, count, k, log2_units, s, top):
     k_codes, k_scale, coding = k
     heads, dim = q.shape
     groups = k_scale.shape[1]
-    dims = dim // groups
-    qi = np.empty((heads, dim))
+    records = np.empty((groups, heads, RECORD), np.uint8)
     factor = np.empty(heads, np.float32)
+    numbers, group_numbers = np.empty(dim, np.int32), np.zeros(GROUP, np.int32)
     for head in range(heads):
-        e, _ = fixed_point(q[head], qi[head])
+        e, _ = fixed_row(q[head], numbers)
         factor[head] = scaled(log2_units, e - QUERY_BITS)
         top[head] = NO_CELL
-    keys = np.empty((dims, TILE))
-    dots = np.empty((heads, TILE))
-    scale = np.empty(TILE, np.float32)
-    for start in range(0, count, TILE):
-        cells = min(TILE, count - start)
+        for group in range(groups):
+            fill(numbers, group, groups, group_numbers)
+            pack(group_numbers.ctypes.data, records[group, head].ctypes.data)
+    scale, total = np.zeros(WIDE, np.float32), np.empty((heads, WIDE), np.float32)
+    codes = np.empty(TILE_BYTES, np.uint8)
+    places, spare = np.empty(WIDE, np.int64), np.zeros((WIDE, GROUP), np.int8)
+    for start in range(0, count, WIDE):
+        cells = min(WIDE, count - start)
+        # The sum of a first term and -0 is that term, whatever its sign.
+        total[:] = MINUS_ZERO
         for group in range(groups):
             for c in range(cells):
-                offset = offsets[start + c]
-                scale[c] = scale_of(k_scale, offset, group)
-                for d in range(dims):
-                    keys[d, c] = code(k_codes, offset, group * dims + d, coding)
-            dots_of(qi, keys, dots, group * dims, dims, cells)
-            for head in range(heads):
-                total, dot = s[head, start : start + cells], dots[head]
-                if group == 0:
-                    for c in range(cells):
-                        total[c] = np.float32(dot[c]) * scale[c]
-                else:
-                    for c in range(cells):
-                        total[c] = total[c] + np.float32(dot[c]) * scale[c]
+                scale[c] = scale_of(k_scale, offsets[start + c], group)
+            codes_of(k_codes, offsets[start : start + cells], group, groups, coding, places, spare)
+            transpose(places.ctypes.data, codes.ctypes.data)
+            _add_products(codes, records[group], scale, total)
         for head in range(heads):
-            total, f, highest = s[head, start : start + cells], factor[head], np.int32(top[head])
+            row, x, f, highest = s[head, start : start + cells], total[head], factor[head], np.int32(top[head])
             for c in range(cells):
-                x = total[c] * f
+                y = x[c] * f
                 # In this form a NaN becomes the limit, as fmin and fmax make it.
-                x = x if x < SCORE_LIMIT else SCORE_LIMIT
-                x = x if x > -SCORE_LIMIT else -SCORE_LIMIT
-                total[c] = x
-                highest = max(highest, floor(x))
+                y = y if y < SCORE_LIMIT else SCORE_LIMIT
+                y = y if y > -SCORE_LIMIT else -SCORE_LIMIT
+                row[c] = y
+                highest = max(highest, floor(y))
             top[head] = highest
+
+
+@kernel
+def _add_products(codes, records, scale, total):
+    """total [heads, 16] += float32(query times code) * scale of 16 cells; records [heads, RECORD] of one group."""
+    heads, line = len(records), 4 * WIDE
+    x, sums = records.ctypes.data, total.ctypes.data
+    code, factor = codes.ctypes.data, scale.ctypes.data
+    head = 0
+    while head < heads:
+        a, out = x + RECORD * head, sums + line * head
+        left = heads - head
+        if left >= 4:
+            tile_4_1(code, 0, (a, a + RECORD, a + 2 * RECORD, a + 3 * RECORD), factor, 0, out, line)
+            head += 4
+        elif left >= 2:
+            tile_2_1(code, 0, (a, a + RECORD), factor, 0, out, line)
+            head += 2
+        else:
+            tile_1_1(code, 0, (a,), factor, 0, out, line)
+            head += 1
 
 
 @kernel
@@ -107,22 +134,23 @@ def _sum_part(offsets, count, v, s, floor_top, group_top, mass, value):
     """Steps 5 to 7 of one part: L into mass [heads] and O into value [heads, dim], both int64."""
     v_codes, v_scale, coding = v
     heads, groups = group_top.shape
-    dim = value.shape[1]
-    dims = dim // groups
-    sums = np.zeros((heads, dim))
+    sums = np.zeros((heads, groups, LIMBS, GROUP), np.int32)
     value[:] = 0
-    values = np.empty((TILE, dims))
-    weight = np.empty((heads, TILE))
+    values, weight_bytes = np.empty((TILE // 4, QUAD_BYTES), np.uint8), np.empty((TILE // 4, WEIGHT_BYTES), np.uint8)
+    weight = np.empty(TILE, np.uint32)
     r = np.empty((heads, TILE), np.float32)
     n = np.empty((heads, TILE), np.int32)
     mu = np.empty(TILE, np.float32)
     exponent = np.empty(TILE, np.int32)
+    negative = np.empty(TILE, np.bool_)
+    places, spare = np.empty(TILE, np.int64), np.zeros((TILE, GROUP), np.int8)
+    # -c is ~c + 1: the complements' sums lack each weight once.
+    turned_mass = np.zeros((heads, groups), np.int64)
     folded = 0
     for head in range(heads):
         mass[head] = 0
     for start in range(0, count, TILE):
         cells = min(TILE, count - start)
-        padded = (cells + 7) // 8 * 8
         for head in range(heads):
             x, total = s[head, start : start + cells], np.int64(0)
             for c in range(cells):
@@ -130,33 +158,62 @@ def _sum_part(offsets, count, v, s, floor_top, group_top, mass, value):
                 r[head, c] = exp2_fraction(x[c], n[head, c])
             for c in range(cells):
                 shift = 30 + n[head, c] - floor_top[head]
-                p = rint(np.float64(r[head, c]) * power_of_two(min(max(shift, -60), 31)))
-                total += np.int64(p) if shift >= -1 else 0
+                p = integer_bits(np.float64(r[head, c]) * power_of_two(min(max(shift, -60), 31)))
+                total += p if shift >= -1 else 0
             mass[head] += total
         for group in range(groups):
             for c in range(cells):
-                offset = offsets[start + c]
-                scale = scale_of(v_scale, offset, group)
+                scale = scale_of(v_scale, offsets[start + c], group)
+                negative[c] = scale < 0
                 mu[c], exponent[c] = split_scale(scale)
                 exponent[c] = exponent[c] if mu[c] > 0 else NO_CELL
-                sign = -1.0 if scale < 0 else 1.0
-                for d in range(dims):
-                    values[c, d] = sign * code(v_codes, offset, group * dims + d, coding)
-            values[cells:padded] = 0.0
-            weight[:, cells:padded] = 0.0
+            codes_of(v_codes, offsets[start : start + cells], group, groups, coding, places, spare)
+            turned = False
+            for c in range(cells):
+                turned = turned or negative[c]
+            if turned:
+                complement(v_codes, offsets[start : start + cells], group, coding, negative, places, spare)
+            for quad in range((cells + 3) // 4):
+                interleave(places[4 * quad :].ctypes.data, values[quad].ctypes.data)
+            weight[cells:] = 0
             for head in range(heads):
                 for c in range(cells):
                     shift = 30 + n[head, c] + exponent[c] - group_top[head, group]
-                    w = rint(np.float64(r[head, c] * mu[c]) * power_of_two(min(max(shift, -60), 31)))
-                    weight[head, c] = w if shift >= -1 else 0.0
-            accumulate(weight, values, sums, group * dims, dims, padded)
+                    w = integer_bits(np.float64(r[head, c] * mu[c]) * power_of_two(min(max(shift, -60), 31)))
+                    weight[c] = np.uint32(w if shift >= -1 else 0)
+                if turned:
+                    for c in range(cells):
+                        turned_mass[head, group] += np.int64(weight[c]) if negative[c] else 0
+                for c in range(0, TILE, WIDE):
+                    pack_weights(weight[c:].ctypes.data, weight_bytes[c // 4].ctypes.data)
+                accumulate(
+                    weight_bytes.ctypes.data, values.ctypes.data, (cells + 3) // 4, sums[head, group].ctypes.data
+                )
         folded += cells
         if folded > FOLD - TILE or start + cells == count:
-            for head in range(heads):
-                for d in range(dim):
-                    value[head, d] += np.int64(sums[head, d])
-                    sums[head, d] = 0.0
+            _fold(sums, value)
             folded = 0
+    dims = value.shape[1] // groups
+    for head in range(heads):
+        for d in range(value.shape[1]):
+            value[head, d] += turned_mass[head, d // dims]
+
+
+@kernel
+def _fold(sums, value):
+    """Move sums [heads, groups, LIMBS, GROUP] to value [heads, dim] int64."""
+    heads, groups = sums.shape[:2]
+    dims = value.shape[1] // groups
+    for head in range(heads):
+        for group in range(groups):
+            limbs = sums[head, group]
+            for d in range(dims):
+                place = place_of(d)
+                total = np.int64(0)
+                for limb in range(LIMBS):
+                    total += np.int64(limbs[limb, place]) << 8 * limb
+                value[head, group * dims + d] += total
+    sums[:] = 0
 
 
 @kernel

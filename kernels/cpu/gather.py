@@ -6,6 +6,7 @@ A pool is addressed as ``codes`` [pages * n_head_kv * page_size, bytes] uint8 an
 
 import numpy as np
 
+from qsa.reference.formats import GROUP as FORMAT_GROUP
 from qsa.reference.kv import Side
 
 from .jit import kernel
@@ -13,6 +14,9 @@ from .scalar import half_to_float, rotate
 
 INT8, Q4_0, FP16 = range(3)
 CODINGS = {"int8": INT8, "q4_0": Q4_0, "fp16": FP16}
+
+GROUP, HALF = FORMAT_GROUP["int8"], FORMAT_GROUP["q4_0"]
+"""Dims that share a scale."""
 
 TILE = 64
 """Cells widened to floats at a time: 64 cells * 64 dims * 8 bytes fill an ordinary L1 cache once. Even in the float
@@ -59,6 +63,47 @@ def code(codes, offset, dim, coding):
         byte = np.int64(codes[offset, (dim >> 5) * 16 + (dim & 15)])
         return ((byte >> ((dim & 16) >> 2)) & 15) - 8
     return np.int64(np.int8(codes[offset, dim]))
+
+
+@kernel
+def fill(x, group, groups, out):
+    """out [64] = the group's elements of x [dim], then what ``out`` held."""
+    size = x.size // groups
+    for d in range(size):
+        out[d] = x[group * size + d]
+
+
+@kernel
+def codes_of(codes, offsets, group, groups, coding, places, spare):
+    """Fill ``places`` [n] int64 with the addresses of a group's 64 codes, int8, of the cells at ``offsets``.
+
+    spare  [n, 64] int8 where codes of q4_0, 32 to a group, are written out; what lies behind them stays as it is
+
+    Places behind the last cell get its address: what is read there is not used.
+    """
+    cells = offsets.size
+    if coding == Q4_0:
+        for c in range(cells):
+            for d in range(HALF):
+                spare[c, d] = code(codes, offsets[c], group * HALF + d, coding)
+    base = spare.ctypes.data if coding == Q4_0 else codes.ctypes.data + group * GROUP
+    for c in range(places.size):
+        index = min(c, cells - 1)
+        places[c] = base + (index * GROUP if coding == Q4_0 else offsets[index] * codes.shape[1])
+
+
+@kernel
+def complement(codes, offsets, group, coding, chosen, places, spare):
+    """Behind :func:`codes_of`: of the ``chosen`` [cells] the places become those of their codes' complements, ~code.
+
+    A code's negative would not do: of -128 it is no int8.
+    """
+    for c in range(offsets.size):
+        if chosen[c]:
+            for d in range(GROUP):
+                value = spare[c, d] if coding == Q4_0 else np.int8(codes[offsets[c], group * GROUP + d])
+                spare[c, d] = ~value
+            places[c] = spare[c].ctypes.data
 
 
 @kernel

@@ -4,9 +4,11 @@ import numba
 import numpy as np
 
 from ..jit import kernel
+from ..products.form import WIDE
+from ..products.records import all_records
 from ..scalar import NAN, exp, one_nan
 from .gates import swiglu_row
-from .linear import ALONE, COLUMNS, ROWS, WIDE, LoadedLinear, all_records, few_outputs, one_outputs
+from .linear import ALONE, COLUMNS, ROWS, LoadedLinear, few_outputs, one_outputs
 
 
 @kernel

@@ -1,6 +1,6 @@
 """Linear layers and embedding rows: integer dots of 64, float32 in the tree of 8 columns.
 
-Source: ``reference/exact/layers/linear.py``, whose steps are used here. The dots are those of ``products.py``: rows go
+Source: ``reference/exact/layers/linear.py``, whose steps are used here. The dots are those of ``products/``: rows go
 to records of limbs once, and four rows at a time meet blocks of 16 outputs.
 """
 
@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numba
 import numpy as np
 
-from qsa.reference.exact.layers.linear import COLUMNS, GROUP, QuantisedLinear, embed, load_table, padded
+from qsa.reference.exact.layers.linear import COLUMNS, QuantisedLinear, embed, load_table, padded
 from qsa.reference.exact.scalar import QUERY_BITS
 
 from ..jit import kernel
-from ..products import HALF_CODE, QUADS, RECORD, TILE_BYTES, WIDE, pack, tile_1_1, tile_1_4, tile_4_1
-from ..scalar import NAN, ZERO, power_of_two, rint
+from ..products.form import HALF_CODE, QUADS, TILE_BYTES, WIDE
+from ..products.records import all_records
+from ..products.tile import RECORD, tile_1_1, tile_1_4, tile_4_1
+from ..scalar import NAN, ZERO, power_of_two
 
 __all__ = ["embed", "linear", "load_linear", "load_table"]
-
-INFINITY_BITS = 0x7F800000
 
 ROWS = 4
 """Rows whose sums are made together."""
@@ -34,41 +34,6 @@ ALONE = 1 << 22
 
 LINE = 4 * WIDE
 """Bytes of one float32 for each output of a block."""
-
-@kernel
-def fixed_row(x, xi):
-    """Fill xi [padded] int32 with rint(x * 2^(22 - e)) of x [dim] float32, then zeros.
-
-    Returns (e, finite) as ``scalar.fixed_point``. The largest magnitude is found among the bits, where NaN and inf are
-    the largest and nothing branches.
-    """
-    bits = x.view(np.int32)
-    top = np.int32(0)
-    for i in range(bits.size):
-        top = max(top, np.int32(bits[i] & 0x7FFFFFFF))
-    if top == 0 or top >= INFINITY_BITS:
-        xi[:] = 0
-        return 0, top == 0
-    e = (np.float64(np.int32(top).view(np.float32)).view(np.int64) >> 52) - 1022
-    factor = power_of_two(QUERY_BITS - e)
-    for i in range(x.size):
-        xi[i] = np.int32(rint(np.float64(x[i]) * factor))
-    xi[x.size :] = 0
-    return e, True
-
-
-@kernel
-def records_of(x, numbers, records):
-    """Fill ``records`` [groups, RECORD] uint8 from x [dim] float32; ``numbers`` [64 * groups] int32 is scratch.
-
-    Returns (e, finite) as :func:`fixed_row`.
-    """
-    e, finite = fixed_row(x, numbers)
-    source, target = numbers.ctypes.data, records.ctypes.data
-    for group in range(len(records)):
-        pack(source + 4 * GROUP * group, target + RECORD * group)
-    return e, finite
-
 
 @kernel
 def _finish(columns, factor, out, first):
@@ -173,16 +138,6 @@ def _items_all(items, parts, records, e, finite, codes, scale, out):
 
 
 @kernel
-def all_records(x, groups):
-    """(records [rows, groups, RECORD] uint8, e [rows] int64, finite [rows] bool) of x [rows, in] float32."""
-    records, numbers = np.empty((len(x), groups, RECORD), np.uint8), np.empty(groups * GROUP, np.int32)
-    e, finite = np.empty(len(x), np.int64), np.empty(len(x), np.bool_)
-    for row in range(len(x)):
-        e[row], finite[row] = records_of(x[row], numbers, records[row])
-    return records, e, finite
-
-
-@kernel
 def _linear(x, codes, scale, out):
     records, e, finite = all_records(x, scale.shape[1])
     parts = (len(codes) + BLOCKS - 1) // BLOCKS
@@ -198,7 +153,7 @@ class LoadedLinear(NamedTuple):
     """A ``QuantisedLinear`` as the kernels read it, in blocks of 16 outputs and groups of 64 inputs, both filled up
     with zeros.
 
-    codes            [..., blocks, groups, TILE_BYTES] uint8, code + 128, in the order of ``products.QUADS``
+    codes            [..., blocks, groups, TILE_BYTES] uint8, code + 128, in the order of ``products/form.py``
     scale            [..., blocks, groups, 16] float32
     outputs, inputs  as they were
     """
