@@ -18,6 +18,9 @@ CODINGS = {"int8": INT8, "q4_0": Q4_0, "fp16": FP16}
 GROUP, HALF = FORMAT_GROUP["int8"], FORMAT_GROUP["q4_0"]
 """Dims that share a scale."""
 
+NUMBERS = np.arange(64)
+"""Row numbers of codes written out for a tile."""
+
 TILE = 64
 """Cells widened to floats at a time: 64 cells * 64 dims * 8 bytes fill an ordinary L1 cache once. Even in the float
 arithmetic no bit depends on it alone: a chunk has 64 cells."""
@@ -74,36 +77,53 @@ def fill(x, group, groups, out):
 
 
 @kernel
-def codes_of(codes, offsets, group, groups, coding, places, spare):
-    """Fill ``places`` [n] int64 with the addresses of a group's 64 codes, int8, of the cells at ``offsets``.
+def addresses(codes, rows, places):
+    """Fill ``places`` [n] int64 with the addresses of the rows numbered ``rows`` [up to n] of ``codes`` [all, bytes].
 
-    spare  [n, 64] int8 where codes of q4_0, 32 to a group, are written out; what lies behind them stays as it is
-
-    Places behind the last cell get its address: what is read there is not used.
+    Places behind the last row get its address: what is read there is not used.
     """
-    cells = offsets.size
-    if coding == Q4_0:
-        for c in range(cells):
-            for d in range(HALF):
-                spare[c, d] = code(codes, offsets[c], group * HALF + d, coding)
-    base = spare.ctypes.data if coding == Q4_0 else codes.ctypes.data + group * GROUP
-    for c in range(places.size):
-        index = min(c, cells - 1)
-        places[c] = base + (index * GROUP if coding == Q4_0 else offsets[index] * codes.shape[1])
+    base, size = codes.ctypes.data, codes.shape[1]
+    for c in range(rows.size):
+        places[c] = base + rows[c] * size
+    places[rows.size :] = places[rows.size - 1]
 
 
 @kernel
-def complement(codes, offsets, group, coding, chosen, places, spare):
-    """Behind :func:`codes_of`: of the ``chosen`` [cells] the places become those of their codes' complements, ~code.
+def write_out(codes, offsets, group, coding, out):
+    """Fill out [cells, 64] int8 with a group's codes of the cells at ``offsets``, q4_0 as far as its group reaches."""
+    for c in range(offsets.size):
+        if coding == Q4_0:
+            for d in range(HALF):
+                out[c, d] = code(codes, offsets[c], group * HALF + d, coding)
+        else:
+            for d in range(GROUP):
+                out[c, d] = np.int8(codes[offsets[c], group * GROUP + d])
+
+
+@kernel
+def complement(mu, codes):
+    """Complement, ~code, the codes [cells, 64] of the cells with a negative ``mu`` [cells].
 
     A code's negative would not do: of -128 it is no int8.
     """
-    for c in range(offsets.size):
-        if chosen[c]:
+    for c in range(mu.size):
+        if mu[c] < 0:
             for d in range(GROUP):
-                value = spare[c, d] if coding == Q4_0 else np.int8(codes[offsets[c], group * GROUP + d])
-                spare[c, d] = ~value
-            places[c] = spare[c].ctypes.data
+                codes[c, d] = ~codes[c, d]
+
+
+@kernel
+def scales_of(scale, offsets, out):
+    """Fill out [groups, n] float32 with the scales of the cells at ``offsets`` [up to n]."""
+    cells, groups = offsets.size, scale.shape[1]
+    bits = np.empty((groups, cells), np.uint16)
+    for c in range(cells):
+        for group in range(groups):
+            bits[group, c] = scale[offsets[c], group]
+    for group in range(groups):
+        source, target = bits[group], out[group]
+        for c in range(cells):
+            target[c] = half_to_float(source[c])
 
 
 @kernel

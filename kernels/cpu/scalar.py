@@ -97,12 +97,16 @@ def float_to_half(x):
 
 @kernel
 def split_scale(scale):
-    """(mu, v) of |scale| = mu * 2^v with 0.5 <= mu < 1, float32 and int32; (0, 0) for a scale of 0."""
-    bits = np.float64(abs(scale)).view(np.int64)
-    if bits == 0:
-        return ZERO, np.int32(0)
-    v = np.int32((bits >> 52) - 1022)
-    return np.float32(np.int64(bits & ((1 << 52) - 1) | 1022 << 52).view(np.float64)), v
+    """(mu, v) of |scale| = mu * 2^v with 0.5 <= mu < 1, float32 and int32; (0, 0) for a scale of 0.
+
+    ``scale`` is the float32 of a float16: never subnormal.
+    """
+    bits = np.int32(np.float32(abs(scale)).view(np.int32))
+    v = np.int32((bits >> 23) - 126)
+    mu = np.int32(bits & 0x7FFFFF | 0x3F000000).view(np.float32)
+    # An infinite one counts as 2^1024, as its bits in float64 say.
+    v = np.int32(1025) if bits >= 0x7F800000 else v
+    return (mu, v) if bits else (ZERO, np.int32(0))
 
 
 @kernel

@@ -58,7 +58,7 @@ def _tiles(order, ids):
 @kernel
 def _outputs(records, rows, e, codes, scale, out):
     """All outputs of 1 to 4 rows into out [rows, outputs]; arguments as ``few_outputs``."""
-    columns = np.empty((ROWS, COLUMNS, WIDE), np.float32)
+    columns = np.empty((ROWS * COLUMNS, WIDE), np.float32)
     if rows.size == 1:
         one_outputs(records[rows[0]], e[rows[0]], codes, scale, 0, len(codes), columns, out[0])
     else:

@@ -15,8 +15,8 @@ from qsa.reference.exact.scalar import QUERY_BITS
 from ..jit import kernel
 from ..products.form import HALF_CODE, QUADS, TILE_BYTES, WIDE
 from ..products.records import all_records
-from ..products.tile import RECORD, tile_1_1, tile_1_4, tile_4_1
-from ..scalar import NAN, ZERO, power_of_two
+from ..products.tile import LINE, RECORD, clear, finish, tile_1_1, tile_1_4, tile_4_1
+from ..scalar import NAN, power_of_two
 
 __all__ = ["embed", "linear", "load_linear", "load_table"]
 
@@ -32,47 +32,43 @@ CHUNK = 64
 ALONE = 1 << 22
 """A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
-LINE = 4 * WIDE
-"""Bytes of one float32 for each output of a block."""
-
 @kernel
-def _finish(columns, factor, out, first):
-    """out [first : first + 16] = columns [8, 16] as a butterfly, times ``factor``; as far as ``out`` reaches."""
-    line = columns[0]
-    for o in range(WIDE):
-        even = (columns[0, o] + columns[4, o]) + (columns[2, o] + columns[6, o])
-        odd = (columns[1, o] + columns[5, o]) + (columns[3, o] + columns[7, o])
-        line[o] = np.float32(np.float64(even + odd) * factor)
+def _finish(sums, count, e, out, first):
+    """out [first : first + 16], as far as ``out`` reaches, from the columns at the address ``sums``."""
+    factor = power_of_two(min(max(e - QUERY_BITS, -700), 700))
     if first + WIDE <= out.size:
-        for o in range(WIDE):
-            out[first + o] = line[o]
+        finish(sums, count, factor, out.ctypes.data + 4 * first)
     else:
-        for o in range(out.size - first):
-            out[first + o] = line[o]
+        line = np.empty(WIDE, np.float32)
+        finish(sums, count, factor, line.ctypes.data)
+        out[first:] = line[: out.size - first]
 
 
 @kernel
-def _factor(e):
-    return power_of_two(min(max(e - QUERY_BITS, -700), 700))
+def _columns(groups):
+    """Columns that can hold terms, a power of two: +0 is in the others, and adding it changes no sum that began at
+    +0."""
+    return COLUMNS if groups > COLUMNS // 2 else groups if groups < 3 else COLUMNS // 2
 
 
 @kernel
 def few_outputs(records, rows, e, codes, scale, first, stop, columns, out):
     """Outputs of the blocks ``first`` to ``stop`` of 2 to 4 rows into out [rows, outputs].
 
-    records      [n, groups, RECORD] uint8 of all rows, from :func:`records_of`
+    records      [n, groups, RECORD] uint8 of all rows, from ``all_records``
     rows         numbers [2 to 4] of the rows among the n
     e            [n] int64
     codes        [blocks, groups, TILE_BYTES] uint8; scale [blocks, groups, 16] float32
-    columns      [ROWS, COLUMNS, WIDE] float32, scratch
+    columns      [ROWS * COLUMNS, WIDE] float32, scratch
     """
     groups, count = scale.shape[1], rows.size
-    start, size = records.ctypes.data, RECORD * groups
+    start, size, sums = records.ctypes.data, RECORD * groups, columns.ctypes.data
+    used = _columns(groups)
     x0, x1 = start + size * rows[0], start + size * rows[1]
     x2, x3 = start + size * rows[min(2, count - 1)], start + size * rows[count - 1]
     for block in range(first, stop):
-        columns[:] = ZERO
-        code, factor, sums = codes[block].ctypes.data, scale[block].ctypes.data, columns.ctypes.data
+        clear(sums, ROWS * used)
+        code, factor = codes[block].ctypes.data, scale[block].ctypes.data
         for group in range(groups):
             record = RECORD * group
             tile_4_1(
@@ -82,32 +78,33 @@ def few_outputs(records, rows, e, codes, scale, first, stop, columns, out):
                 factor + LINE * group,
                 0,
                 sums + LINE * (group & (COLUMNS - 1)),
-                LINE * COLUMNS,
+                LINE * used,
             )
         for i in range(count):
-            _finish(columns[i], _factor(e[rows[i]]), out[i], block * WIDE)
+            _finish(sums + LINE * used * i, used, e[rows[i]], out[i], block * WIDE)
 
 
 @kernel
 def one_outputs(records, e, codes, scale, first, stop, columns, out):
     """As :func:`few_outputs` of one row: records [groups, RECORD], out [outputs]."""
-    groups, factor = scale.shape[1], _factor(e)
-    x = records.ctypes.data
+    groups = scale.shape[1]
+    x, sums = records.ctypes.data, columns.ctypes.data
+    used = _columns(groups)
     block = first
     while block < stop:
         blocks = BLOCKS if block + BLOCKS <= stop else 1
-        columns[:blocks] = ZERO
-        code, scales, sums = codes[block].ctypes.data, scale[block].ctypes.data, columns.ctypes.data
+        clear(sums, blocks * used)
+        code, scales = codes[block].ctypes.data, scale[block].ctypes.data
         for group in range(groups):
             line = sums + LINE * (group & (COLUMNS - 1))
             weight, share = code + TILE_BYTES * group, scales + LINE * group
             record = (x + RECORD * group,)
             if blocks == BLOCKS:
-                tile_1_4(weight, TILE_BYTES * groups, record, share, LINE * groups, line, LINE * COLUMNS)
+                tile_1_4(weight, TILE_BYTES * groups, record, share, LINE * groups, line, LINE * used)
             else:
                 tile_1_1(weight, 0, record, share, 0, line, 0)
         for i in range(blocks):
-            _finish(columns[i], factor, out, (block + i) * WIDE)
+            _finish(sums + LINE * used * i, used, e, out, (block + i) * WIDE)
         block += blocks
 
 
@@ -116,7 +113,7 @@ def _item(item, parts, records, e, finite, codes, scale, out):
     """Outputs of up to CHUNK rows and BLOCKS blocks: work item number ``item``, ``parts`` of them for every chunk."""
     begin, first = item // parts * CHUNK, item % parts * BLOCKS
     end, stop = min(begin + CHUNK, len(out)), min(first + BLOCKS, len(codes))
-    columns = np.empty((ROWS, COLUMNS, WIDE), np.float32)
+    columns = np.empty((ROWS * COLUMNS, WIDE), np.float32)
     rows = np.arange(begin, end)
     for row in range(begin, end, ROWS):
         last = min(row + ROWS, end)

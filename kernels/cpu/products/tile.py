@@ -5,6 +5,7 @@ from typing import Any
 
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from .form import (
@@ -26,6 +27,9 @@ from .form import (
     splat,
     store,
 )
+
+LINE = 4 * WIDE
+"""Bytes of a float32 for each of 16 outputs."""
 
 STARTS = 256
 """Offset of the sums' first values behind the limbs in a record."""
@@ -124,16 +128,51 @@ tile_4_1, tile_2_1, tile_1_4, tile_1_1 = (_tile(*sizes) for sizes in ((4, 1), (2
 
 
 @intrinsic
-def transpose(typing: Any, places: Any, out: Any) -> Any:
+def clear(typing: Any, lines: Any, count: Any) -> Any:
+    """Fill ``count`` lines of 16 float32 from the address ``lines`` on with +0."""
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        lines, count = arguments
+        with cgutils.for_range(b, count) as loop:
+            store(b, constant(ir.VectorType(F32, WIDE), 0.0), b.add(lines, b.mul(loop.index, I64(LINE))))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), code
+
+
+@intrinsic
+def finish(typing: Any, columns: Any, count: Any, factor: Any, out: Any) -> Any:
+    """out [16] float32 = the ``columns`` [count, 16] as a butterfly, the widest stride first, times ``factor``, a power
+    of two, float64; rounded once. ``count`` is 1, 2, 4 or 8."""
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        columns, count, factor, out = arguments
+        single, double = ir.VectorType(F32, WIDE), ir.VectorType(F64, WIDE)
+        for size in (1, 2, 4, 8):
+            with b.if_then(b.icmp_signed("==", count, I64(size))):
+                terms = [load(b, columns, single, LINE * i) for i in range(size)]
+                while len(terms) > 1:
+                    half = len(terms) // 2
+                    terms = [b.fadd(x, y) for x, y in zip(terms[:half], terms[half:], strict=True)]
+                scaled = b.fmul(b.fpext(terms[0], double), splat(b, factor, WIDE))
+                store(b, b.fptrunc(scaled, single), out)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.float64, types.int64), code
+
+
+@intrinsic
+def transpose(typing: Any, places: Any, offset: Any, out: Any) -> Any:
     """Fill ``out`` [16 quads][16 cells][4] uint8 with code + 128 of 16 cells of 64 int8.
 
     places  address of the cells' 16 addresses, int64
+    offset  bytes from there to the codes
     """
 
     def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        places, out = arguments
+        places, offset, out = arguments
         row = ir.VectorType(I32, WIDE)
-        rows = [load(b, load(b, places, I64, 8 * cell), row) for cell in range(WIDE)]
+        rows = [load(b, b.add(load(b, places, I64, 8 * cell), offset), row) for cell in range(WIDE)]
         # Four rounds in which rows and columns change places in blocks of 1, 2, 4 and 8.
         for step in (1, 2, 4, 8):
             low = [lane if not lane & step else WIDE + lane - step for lane in range(WIDE)]
@@ -147,4 +186,4 @@ def transpose(typing: Any, places: Any, out: Any) -> Any:
             store(b, b.xor(values, constant(row, -0x7F7F7F80)), out, quad * 4 * WIDE)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), code
+    return types.void(*[types.int64] * 3), code

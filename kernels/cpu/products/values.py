@@ -45,16 +45,17 @@ def _lanes(size: int, lane: int, second: bool) -> list[int]:
 
 
 @intrinsic
-def interleave(typing: Any, places: Any, out: Any) -> Any:
+def interleave(typing: Any, places: Any, offset: Any, out: Any) -> Any:
     """Fill ``out`` [64 dims][4 cells] int8, the dims in the order above, from 4 cells of 64 int8.
 
     places  address of the cells' 4 addresses, int64
+    offset  bytes from there to the codes
     """
 
     def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        places, out = arguments
+        places, offset, out = arguments
         row = ir.VectorType(I8, GROUP)
-        cells = [load(b, load(b, places, I64, 8 * cell), row) for cell in range(4)]
+        cells = [load(b, b.add(load(b, places, I64, 8 * cell), offset), row) for cell in range(4)]
         pairs = ir.VectorType(I16, GROUP // 2)
         vectors = []
         for half in (False, True):
@@ -65,7 +66,7 @@ def interleave(typing: Any, places: Any, out: Any) -> Any:
             store(b, vector, out, GROUP * v)
         return context.get_dummy_value()
 
-    return types.void(types.int64, types.int64), code
+    return types.void(*[types.int64] * 3), code
 
 
 @intrinsic
