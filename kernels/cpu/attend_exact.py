@@ -10,11 +10,11 @@ import numpy as np
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
 
-from .attend_scores import score_part
+from .attend_scores import padded, score_part
 from .attend_values import group_part, sum_part, value_scales
 from .gather import Q4_0, flat, locate, turn
 from .jit import kernel
-from .scalar import NAN, ZERO, rotate, scaled
+from .scalar import NAN, ZERO, power_of_two, rotate
 
 BOTH, SCORES, SUMS = range(3)
 """Phases: scores and maxima, then sums."""
@@ -36,45 +36,46 @@ def _item(item, job):
 
 
 @kernel
-def _scores_of(item, job, q, k, v_scale, log2_units, s, found, finite, tops):
-    i, g, part, first, start, offsets = _item(item, job)
-    count, mine = offsets.size, slice(first, first + job[3])
-    found[i, g, part] = count
+def _scores_of(cells, job, q, k, v_scale, log2_units, found, finite, tops):
+    """(s, mu, exponent) of a work item, whose ``cells`` are what :func:`_item` gave."""
+    i, g, part, first, _, offsets = cells
+    mine = slice(first, first + job[3])
+    found[i, g, part] = offsets.size
     query = q[job[0][i], mine]
     turned = np.empty(query.shape, np.float32)
     turn(query, k[2], turned, finite[i, part, mine])
-    s = s[i, mine, start : start + count]
-    score_part(turned, offsets, count, k, log2_units, s, tops[0][i, part, mine])
+    # Of its own: a part of an array of all rows has strides, and loops over it would not be vectorised.
+    s = np.empty((len(turned), padded(offsets.size)), np.float32)
+    score_part(turned, offsets, k, log2_units, s, tops[0][i, part, mine])
     mu, exponent = value_scales(offsets, v_scale)
     group_part(exponent, s, tops[1][i, part, mine])
-    return i, part, mine, offsets, s, mu, exponent
+    return s, mu, exponent
 
 
 @kernel
-def _sums_of(item, job, v, s, tops, sums):
-    i, _, part, first, start, offsets = _item(item, job)
-    mine = slice(first, first + job[3])
-    mu, exponent = value_scales(offsets, v[1])
-    _sums(i, part, mine, offsets, s[i, mine, start : start + offsets.size], mu, exponent, v, tops, sums)
+def _sums_of(cells, heads, s, mu, exponent, v, tops, sums):
+    i, _, part, first, _, offsets = cells
+    mine = slice(first, first + heads)
+    value = np.empty((heads, sums[1].shape[3]), np.int64)
+    sum_part(offsets, mu, exponent, v, s, tops[0][i, 0, mine], tops[1][i, 0, mine], sums[0][i, part, mine], value)
+    sums[1][i, part, mine] = value
 
 
 @kernel
-def _sums(i, part, mine, offsets, s, mu, exponent, v, tops, sums):
-    floor_top, group_top = tops[0][i, 0, mine], tops[1][i, 0, mine]
-    sum_part(offsets, mu, exponent, v, s, floor_top, group_top, sums[0][i, part, mine], sums[1][i, part, mine])
-
-
-@kernel
-def _work(item, phase, job, q, k, v, log2_units, s, found, finite, tops, sums):
+def _work(item, phase, job, q, k, v, log2_units, all_s, found, finite, tops, sums):
     """A row's part in one phase, or the row in both: only parts need the maxima of other parts."""
+    cells, heads = _item(item, job), job[3]
+    i, _, _, first, start, offsets = cells
     if phase == SUMS:
-        _sums_of(item, job, v, s, tops, sums)
-        return
-    i, part, mine, offsets, own, mu, exponent = _scores_of(
-        item, job, q, k, v[1], log2_units, s, found, finite, tops
-    )
-    if phase == BOTH:
-        _sums(i, part, mine, offsets, own, mu, exponent, v, tops, sums)
+        s = np.empty((heads, offsets.size), np.float32)
+        s[:] = all_s[i, first : first + heads, start : start + offsets.size]
+        mu, exponent = value_scales(offsets, v[1])
+    else:
+        s, mu, exponent = _scores_of(cells, job, q, k, v[1], log2_units, found, finite, tops)
+    if phase == SCORES:
+        all_s[i, first : first + heads, start : start + offsets.size] = s[:, : offsets.size]
+    else:
+        _sums_of(cells, heads, s, mu, exponent, v, tops, sums)
 
 
 # The loop over work items stands alone: numba's parallel pass takes seconds over a body of any size. The item is cast
@@ -125,12 +126,16 @@ def _outputs(job, found, finite, coding, tops, sums, out):
                 row[:] = NAN
                 continue
             divisor = np.float32(total)
-            for d in range(row.size):
-                integer = np.int64(0)
-                for part in range(parts):
-                    integer += value[i, part, head, d]
-                exponent = group_top[i, 0, head, d // dims] - floor_top[i, 0, head]
-                row[d] = scaled(np.float32(integer), exponent) / divisor
+            integers = value[i, 0, head]
+            for part in range(1, parts):
+                more = value[i, part, head]
+                for d in range(row.size):
+                    integers[d] += more[d]
+            for group in range(group_top.shape[3]):
+                exponent = group_top[i, 0, head, group] - floor_top[i, 0, head]
+                factor = power_of_two(min(max(exponent, -700), 700))
+                for d in range(group * dims, (group + 1) * dims):
+                    row[d] = np.float32(np.float64(np.float32(integers[d])) * factor) / divisor
             if coding == Q4_0:
                 rotate(row)
             for d in range(row.size):
@@ -162,7 +167,7 @@ def attend_rows(
     k, v = flat(kv.pool.k), flat(kv.pool.v)
     job = rows, parts, g.n_head_kv, g.group, ids, widths, kv.table, kv.pool.page_size
     n, width, groups = len(rows), int(widths[rows].max()), v[1].shape[1]
-    s = np.empty((n, g.n_head, width), np.float32)
+    s = np.empty((n, g.n_head, width if parts > 1 else 0), np.float32)
     found = np.empty((n, g.n_head_kv, parts), np.int64)
     finite = np.empty((n, parts, g.n_head), np.bool_)
     tops = np.empty((n, parts, g.n_head), np.int64), np.empty((n, parts, g.n_head, groups), np.int64)

@@ -10,15 +10,22 @@ from .gather import NUMBERS, Q4_0, addresses, fill, scales_of, write_out
 from .jit import kernel
 from .products.form import GROUP, TILE_BYTES, WIDE
 from .products.records import fixed_row
-from .products.tile import LINE, RECORD, pack, tile_1_1, tile_2_1, tile_4_1, transpose
+from .products.tile import RECORD, pack, tile_1_1, tile_2_1, tile_4_1, transpose
 from .scalar import SCORE_LIMIT, floor, scaled
 
 MINUS_ZERO = np.float32(-0.0)
 
 
 @kernel
-def score_part(q, offsets, count, k, log2_units, s, top):
-    """Steps 1 to 4 of one row, KV head and part: scores s [heads, count] and the largest floor into top [heads]."""
+def padded(cells):
+    """``cells`` rounded up to whole tiles."""
+    return (cells + WIDE - 1) // WIDE * WIDE
+
+
+@kernel
+def score_part(q, offsets, k, log2_units, s, top):
+    """Steps 1 to 4 of one row, KV head and part: scores into s [heads, padded(cells)], of which those behind the cells
+    mean nothing, and the largest floor into top [heads]."""
     k_codes, k_scale, coding = k
     heads, dim = q.shape
     groups = k_scale.shape[1]
@@ -28,43 +35,48 @@ def score_part(q, offsets, count, k, log2_units, s, top):
     for head in range(heads):
         e, _ = fixed_row(q[head], numbers)
         factor[head] = scaled(log2_units, e - QUERY_BITS)
-        top[head] = NO_CELL
         for group in range(groups):
             fill(numbers, group, groups, group_numbers)
             pack(group_numbers.ctypes.data, records[group, head].ctypes.data)
-    scale, total = np.empty((groups, WIDE), np.float32), np.empty((heads, WIDE), np.float32)
+    scale = np.zeros((groups, s.shape[1]), np.float32)
+    scales_of(k_scale, offsets, scale)
     codes = np.empty(TILE_BYTES, np.uint8)
     places, spare = np.empty(WIDE, np.int64), np.zeros((WIDE, GROUP), np.int8)
-    for start in range(0, count, WIDE):
-        cells = min(WIDE, count - start)
-        # The sum of a first term and -0 is that term, whatever its sign.
-        total[:] = MINUS_ZERO
-        mine = offsets[start : start + cells]
-        scales_of(k_scale, mine, scale)
+    # The sum of a first term and -0 is that term, whatever its sign.
+    s[:] = MINUS_ZERO
+    for start in range(0, offsets.size, WIDE):
+        mine = offsets[start : start + WIDE]
         if coding != Q4_0:
             addresses(k_codes, mine, places)
         for group in range(groups):
             if coding == Q4_0:
                 write_out(k_codes, mine, group, coding, spare)
-                addresses(spare, NUMBERS[:cells], places)
+                addresses(spare, NUMBERS[: mine.size], places)
             transpose(places.ctypes.data, 0 if coding == Q4_0 else GROUP * group, codes.ctypes.data)
-            _add_products(codes, records[group], scale[group], total)
-        for head in range(heads):
-            row, x, f, highest = s[head, start : start + cells], total[head], factor[head], np.int32(top[head])
-            for c in range(cells):
-                y = x[c] * f
-                # In this form a NaN becomes the limit, as fmin and fmax make it.
-                y = y if y < SCORE_LIMIT else SCORE_LIMIT
-                y = y if y > -SCORE_LIMIT else -SCORE_LIMIT
-                row[c] = y
-                highest = max(highest, floor(y))
-            top[head] = highest
+            _add_products(codes, records[group], scale[group, start:], s[:, start:])
+    for head in range(heads):
+        top[head] = _clamp(s[head, : offsets.size], factor[head])
+
+
+@kernel
+def _clamp(s, factor):
+    """s [cells] = s * factor within +-SCORE_LIMIT; returns the largest floor, NO_CELL of no cell."""
+    highest = np.int32(NO_CELL)
+    for c in range(s.size):
+        x = s[c] * factor
+        # In this form a NaN becomes the limit, as fmin and fmax make it.
+        x = x if x < SCORE_LIMIT else SCORE_LIMIT
+        x = x if x > -SCORE_LIMIT else -SCORE_LIMIT
+        s[c] = x
+        highest = max(highest, floor(x))
+    return highest
 
 
 @kernel
 def _add_products(codes, records, scale, total):
-    """total [heads, 16] += float32(query times code) * scale of 16 cells; records [heads, RECORD] of one group."""
-    heads, line = len(records), LINE
+    """total [heads, 16 and more] += float32(query times code) * scale of 16 cells; records [heads, RECORD] of one
+    group."""
+    heads, line = len(records), total.strides[0]
     x, sums = records.ctypes.data, total.ctypes.data
     code, factor = codes.ctypes.data, scale.ctypes.data
     head = 0

@@ -17,12 +17,12 @@ from .products.values import (
     pack_weights,
     place_of,
 )
-from .scalar import ZERO, exp2_fraction, floor, integer_bits, power_of_two, split_scale
+from .scalar import ZERO, exp2_fraction, floor, integer_bits, power_of_two, split_exponent, split_fraction
 
 
 @kernel
 def value_scales(offsets, v_scale):
-    """(mu, exponent) [groups, cells] of the V scales, |scale| = mu * 2^exponent; mu has the scale's sign.
+    """(mu, exponent) [groups, cells] of the V scales, scale = mu * 2^exponent, 0.5 <= |mu| < 1 or 0.
 
     The exponent is NO_CELL where the scale is 0.
     """
@@ -32,9 +32,9 @@ def value_scales(offsets, v_scale):
     for group in range(groups):
         row, v = mu[group], exponent[group]
         for c in range(row.size):
-            part, e = split_scale(row[c])
-            v[c] = e if part > ZERO else NO_CELL
-            row[c] = -part if row[c] < ZERO else part
+            e = split_exponent(row[c])
+            v[c] = e if row[c] != ZERO else NO_CELL
+            row[c] = split_fraction(row[c])
     return mu, exponent
 
 
@@ -42,14 +42,14 @@ def value_scales(offsets, v_scale):
 def group_part(exponent, s, top):
     """Step 5 of one part: the largest n + v per head and value group into top [heads, groups].
 
-    exponent [groups, cells] of :func:`value_scales`; s [heads, cells]
+    exponent [groups, cells] of :func:`value_scales`; s [heads, cells and more]
     """
     heads, groups = top.shape
     for head in range(heads):
         x = s[head]
         for group in range(groups):
             v, highest = exponent[group], np.int32(NO_CELL)
-            for c in range(x.size):
+            for c in range(v.size):
                 highest = max(highest, np.int32(floor(x[c]) + v[c]))
             # n + v of a cell with a scale is never so low: |n| <= 2^24.
             top[head, group] = highest if highest >= NO_CELL // 2 else NO_CELL

@@ -96,17 +96,21 @@ def float_to_half(x):
 
 
 @kernel
-def split_scale(scale):
-    """(mu, v) of |scale| = mu * 2^v with 0.5 <= mu < 1, float32 and int32; (0, 0) for a scale of 0.
+def split_exponent(scale):
+    """int32 v of scale = mu * 2^v with 0.5 <= |mu| < 1; of any value for a scale of 0.
 
-    ``scale`` is the float32 of a float16: never subnormal.
+    ``scale`` is the float32 of a float16, so it is never subnormal. An infinite one counts as 2^1024.
     """
-    bits = np.int32(np.float32(abs(scale)).view(np.int32))
-    v = np.int32((bits >> 23) - 126)
-    mu = np.int32(bits & 0x7FFFFF | 0x3F000000).view(np.float32)
-    # An infinite one counts as 2^1024, as its bits in float64 say.
-    v = np.int32(1025) if bits >= 0x7F800000 else v
-    return (mu, v) if bits else (ZERO, np.int32(0))
+    field = np.int32(np.int32(np.float32(abs(scale)).view(np.int32)) >> 23)
+    return np.int32(1025) if field == 255 else np.int32(field - 126)
+
+
+@kernel
+def split_fraction(scale):
+    """float32 mu of :func:`split_exponent`, with the scale's sign; 0 for a scale of 0."""
+    bits = np.int32(np.float32(scale).view(np.int32))
+    fraction = np.int32(bits & -0x7F800001 | 0x3F000000).view(np.float32)
+    return fraction if scale != ZERO else ZERO
 
 
 @kernel
