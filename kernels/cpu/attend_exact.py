@@ -4,7 +4,6 @@ Source: design section 4, whose step numbers are used here; the bits are those o
 to 4 are in ``attend_scores.py``, steps 5 to 7 in ``attend_values.py``.
 """
 
-import numba
 import numpy as np
 
 from qsa.reference.geometry import Geometry
@@ -12,15 +11,13 @@ from qsa.reference.kv import PagedKV
 
 from .attend_scores import padded, score_part
 from .attend_values import group_part, sum_part, value_scales
-from .gather import Q4_0, flat, locate, turn
+from .gather import ALONE, Q4_0, flat, locate, turn
 from .jit import kernel
 from .scalar import NAN, ZERO, power_of_two, rotate
+from .threads import share
 
 BOTH, SCORES, SUMS = range(3)
 """Phases: scores and maxima, then sums."""
-
-ALONE = 1 << 13
-"""A call of fewer pairs of a query head and a cell runs on one thread: starting the others would cost as much."""
 
 
 @kernel
@@ -56,42 +53,36 @@ def _scores_of(cells, job, q, k, v_scale, log2_units, found, finite, tops):
 def _sums_of(cells, heads, s, mu, exponent, v, tops, sums):
     i, _, part, first, _, offsets = cells
     mine = slice(first, first + heads)
-    value = np.empty((heads, sums[1].shape[3]), np.int64)
+    value = sums[1][i, part, mine]
     sum_part(offsets, mu, exponent, v, s, tops[0][i, 0, mine], tops[1][i, 0, mine], sums[0][i, part, mine], value)
-    sums[1][i, part, mine] = value
 
 
 @kernel
-def _work(item, phase, job, q, k, v, log2_units, all_s, found, finite, tops, sums):
-    """A row's part in one phase, or the row in both: only parts need the maxima of other parts."""
-    cells, heads = _item(item, job), job[3]
-    i, _, _, first, start, offsets = cells
-    if phase == SUMS:
-        s = np.empty((heads, offsets.size), np.float32)
-        s[:] = all_s[i, first : first + heads, start : start + offsets.size]
-        mu, exponent = value_scales(offsets, v[1])
-    else:
-        s, mu, exponent = _scores_of(cells, job, q, k, v[1], log2_units, found, finite, tops)
-    if phase == SCORES:
-        all_s[i, first : first + heads, start : start + offsets.size] = s[:, : offsets.size]
-    else:
-        _sums_of(cells, heads, s, mu, exponent, v, tops, sums)
-
-
-# The loop over work items stands alone: numba's parallel pass takes seconds over a body of any size. The item is cast
-# because that pass types it unsigned, and would compile everything below a second time.
-
-
-@kernel(parallel=True)
-def _work_all(items, phase, job, q, k, v, log2_units, s, found, finite, tops, sums):
-    for item in numba.prange(items):
-        _work(np.int64(item), phase, job, q, k, v, log2_units, s, found, finite, tops, sums)
+def _work(begin, stop, phase, job, q, k, v, log2_units, all_s, found, finite, tops, sums):
+    """Work items ``begin`` to ``stop``: each a row's part in one phase, or a row in both. Only parts need the maxima of
+    other parts."""
+    for item in range(begin, stop):
+        cells, heads = _item(item, job), job[3]
+        i, _, _, first, start, offsets = cells
+        if phase == SUMS:
+            s = np.empty((heads, offsets.size), np.float32)
+            for head in range(heads):
+                _copy(all_s[i, first + head, start:], s[head])
+            mu, exponent = value_scales(offsets, v[1])
+        else:
+            s, mu, exponent = _scores_of(cells, job, q, k, v[1], log2_units, found, finite, tops)
+        if phase == SCORES:
+            for head in range(heads):
+                _copy(s[head], all_s[i, first + head, start : start + offsets.size])
+        else:
+            _sums_of(cells, heads, s, mu, exponent, v, tops, sums)
 
 
 @kernel
-def _work_alone(items, phase, job, q, k, v, log2_units, s, found, finite, tops, sums):
-    for item in range(items):
-        _work(item, phase, job, q, k, v, log2_units, s, found, finite, tops, sums)
+def _copy(x, out):
+    """out [n] = x [n and more]. Assigning a part would make numba compile the checks and messages of any shapes."""
+    for c in range(out.size):
+        out[c] = x[c]
 
 
 @kernel
@@ -173,12 +164,12 @@ def attend_rows(
     tops = np.empty((n, parts, g.n_head), np.int64), np.empty((n, parts, g.n_head, groups), np.int64)
     sums = np.empty((n, parts, g.n_head), np.int64), np.empty((n, parts, g.n_head, g.head_dim), np.int64)
     log2_units = np.float32(np.log2(np.e) / np.sqrt(g.head_dim))
-    work = _work_alone if found.size * g.group * width < ALONE else _work_all
+    alone = found.size * g.group * width < ALONE
     arguments = job, q, k, v, log2_units, s, found, finite, tops, sums
     if parts == 1:
-        work(found.size, BOTH, *arguments)
+        share(alone, found.size, _work, BOTH, *arguments)
     else:
-        work(found.size, SCORES, *arguments)
+        share(alone, found.size, _work, SCORES, *arguments)
         _merge_maxima(*tops)
-        work(found.size, SUMS, *arguments)
+        share(alone, found.size, _work, SUMS, *arguments)
     _outputs(job, found, finite, v[2], tops, sums, out)

@@ -18,6 +18,9 @@ CODINGS = {"int8": INT8, "q4_0": Q4_0, "fp16": FP16}
 GROUP, HALF = FORMAT_GROUP["int8"], FORMAT_GROUP["q4_0"]
 """Dims that share a scale."""
 
+ALONE = 1 << 14
+"""Attention of fewer pairs of a query head and a cell runs on one thread: starting the others would cost as much."""
+
 NUMBERS = np.arange(64)
 """Row numbers of codes written out for a tile."""
 

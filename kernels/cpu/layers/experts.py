@@ -1,14 +1,14 @@
 """Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert for up to four rows."""
 
-import numba
 import numpy as np
 
 from ..jit import kernel
 from ..products.form import WIDE
 from ..products.records import all_records
 from ..scalar import NAN, exp, one_nan
+from ..threads import share
 from .gates import swiglu_row
-from .linear import ALONE, COLUMNS, ROWS, LoadedLinear, few_outputs, one_outputs
+from .linear import ALONE, COLUMNS, ROWS, LoadedLinear, few_outputs
 
 
 @kernel
@@ -56,55 +56,35 @@ def _tiles(order, ids):
 
 
 @kernel
-def _outputs(records, rows, e, codes, scale, out):
-    """All outputs of 1 to 4 rows into out [rows, outputs]; arguments as ``few_outputs``."""
-    columns = np.empty((ROWS * COLUMNS, WIDE), np.float32)
-    if rows.size == 1:
-        one_outputs(records[rows[0]], e[rows[0]], codes, scale, 0, len(codes), columns, out[0])
-    else:
-        few_outputs(records, rows, e, codes, scale, 0, len(codes), columns, out)
-
-
-@kernel
-def _tile(tile, begins, order, fixed, ids, gate_up, down, parts):
-    """The outputs of one tile into parts [rows * top, hidden]."""
+def _experts(begin, stop, begins, order, fixed, ids, gate_up, down, parts):
+    """Work items ``begin`` to ``stop``, each the outputs of one tile, into parts [rows * top, hidden]."""
     records, e, finite = fixed
-    mine = order[begins[tile] : begins[tile + 1]]
-    rows, expert = mine // (ids.size // len(e)), ids[mine[0]]
-    codes, scale = gate_up[0][expert], gate_up[1][expert]
-    both = np.empty((mine.size, gate_up[2]), np.float32)
-    _outputs(records, rows, e, codes, scale, both)
-    hidden = np.empty((mine.size, gate_up[2] // 2), np.float32)
-    for i in range(mine.size):
-        swiglu_row(both[i], hidden[i])
-    codes, scale = down[0][expert], down[1][expert]
-    hidden_records, hidden_e, whole = all_records(hidden, scale.shape[1])
-    outputs = np.empty((mine.size, down[2]), np.float32)
-    _outputs(hidden_records, np.arange(mine.size), hidden_e, codes, scale, outputs)
-    for i in range(mine.size):
-        if finite[rows[i]] and whole[i]:
-            parts[mine[i]] = outputs[i]
-        else:
-            parts[mine[i]] = NAN
-
-
-@kernel(parallel=True)
-def _tiles_all(begins, order, fixed, ids, gate_up, down, parts):
-    for tile in numba.prange(begins.size - 1):
-        _tile(np.int64(tile), begins, order, fixed, ids, gate_up, down, parts)
+    columns, numbers = np.empty((ROWS * COLUMNS, WIDE), np.float32), np.arange(ROWS)
+    for tile in range(begin, stop):
+        mine = order[begins[tile] : begins[tile + 1]]
+        count, expert = mine.size, ids[mine[0]]
+        rows = np.empty(count, np.int64)
+        for i in range(count):
+            rows[i] = mine[i] // (ids.size // len(e))
+        codes, scale = gate_up[0][expert], gate_up[1][expert]
+        both, hidden = np.empty((count, gate_up[2]), np.float32), np.empty((count, gate_up[2] // 2), np.float32)
+        few_outputs(records, rows, e, codes, scale, np.int64(0), len(codes), columns, both)
+        for i in range(count):
+            swiglu_row(both[i], hidden[i])
+        codes, scale = down[0][expert], down[1][expert]
+        hidden_records, hidden_e, whole = all_records(hidden, scale.shape[1])
+        outputs = np.empty((count, down[2]), np.float32)
+        few_outputs(hidden_records, numbers[:count], hidden_e, codes, scale, np.int64(0), len(codes), columns, outputs)
+        for i in range(count):
+            keep = finite[rows[i]] and whole[i]
+            for d in range(down[2]):
+                parts[mine[i], d] = outputs[i, d] if keep else NAN
 
 
 @kernel
-def _experts(x, order, ids, shares, gate_up, down, out):
+def _added(shares, parts, out):
+    """out [rows, hidden] = the parts [rows * top, hidden] by share, added in rank order."""
     rows, top = shares.shape
-    fixed = all_records(x, gate_up[1].shape[2])
-    parts = np.empty((rows * top, x.shape[1]), np.float32)
-    begins = _tiles(order, ids)
-    if order.size * (gate_up[0][0].size + down[0][0].size) < ALONE:
-        for tile in range(begins.size - 1):
-            _tile(tile, begins, order, fixed, ids, gate_up, down, parts)
-    else:
-        _tiles_all(begins, order, fixed, ids, gate_up, down, parts)
     for row in range(rows):
         y = out[row]
         for rank in range(top):
@@ -145,5 +125,9 @@ def experts(
     out = np.empty(x.shape, np.float32)
     # Rows of one expert one after the other: they are computed together.
     order = np.argsort(ids, axis=None, kind="stable")
-    _experts(x, order, ids.ravel(), shares, gate_up[:3], down[:3], out)
+    begins, parts = _tiles(order, ids.ravel()), np.empty((ids.size, x.shape[1]), np.float32)
+    alone = order.size * (gate_up.codes[0].size + down.codes[0].size) < ALONE
+    fixed = all_records(x, gate_up.scale.shape[2])
+    share(alone, begins.size - 1, _experts, begins, order, fixed, ids.ravel(), gate_up[:3], down[:3], parts)
+    _added(shares, parts, out)
     return out

@@ -6,7 +6,6 @@ to records of limbs once, and four rows at a time meet blocks of 16 outputs.
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from qsa.reference.exact.layers.linear import COLUMNS, QuantisedLinear, embed, load_table, padded
@@ -17,6 +16,7 @@ from ..products.form import HALF_CODE, QUADS, TILE_BYTES, WIDE
 from ..products.records import all_records
 from ..products.tile import LINE, RECORD, clear, finish, tile_1_1, tile_1_4, tile_4_1
 from ..scalar import NAN, power_of_two
+from ..threads import share
 
 __all__ = ["embed", "linear", "load_linear", "load_table"]
 
@@ -29,7 +29,7 @@ BLOCKS = 4
 CHUNK = 64
 """Rows of one work item at most: their records stay in a cache while the item's weights do."""
 
-ALONE = 1 << 22
+ALONE = 1 << 23
 """A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
 @kernel
@@ -41,7 +41,8 @@ def _finish(sums, count, e, out, first):
     else:
         line = np.empty(WIDE, np.float32)
         finish(sums, count, factor, line.ctypes.data)
-        out[first:] = line[: out.size - first]
+        for o in range(first, out.size):
+            out[o] = line[o - first]
 
 
 @kernel
@@ -52,15 +53,42 @@ def _columns(groups):
 
 
 @kernel
+def _one_outputs(records, e, codes, scale, first, stop, columns, out):
+    """As :func:`few_outputs` of one row: records [groups, RECORD], out [outputs]."""
+    groups = scale.shape[1]
+    x, sums = records.ctypes.data, columns.ctypes.data
+    used = _columns(groups)
+    block = first
+    while block < stop:
+        blocks = BLOCKS if block + BLOCKS <= stop else 1
+        clear(sums, blocks * used)
+        code, scales = codes[block].ctypes.data, scale[block].ctypes.data
+        for group in range(groups):
+            line = sums + LINE * (group & (COLUMNS - 1))
+            weight, share = code + TILE_BYTES * group, scales + LINE * group
+            record = (x + RECORD * group,)
+            if blocks == BLOCKS:
+                tile_1_4(weight, TILE_BYTES * groups, record, share, LINE * groups, line, LINE * used)
+            else:
+                tile_1_1(weight, 0, record, share, 0, line, 0)
+        for i in range(blocks):
+            _finish(sums + LINE * used * i, used, e, out, (block + i) * WIDE)
+        block += blocks
+
+
+@kernel
 def few_outputs(records, rows, e, codes, scale, first, stop, columns, out):
-    """Outputs of the blocks ``first`` to ``stop`` of 2 to 4 rows into out [rows, outputs].
+    """Outputs of the blocks ``first`` to ``stop`` of 1 to 4 rows into out [rows, outputs].
 
     records      [n, groups, RECORD] uint8 of all rows, from ``all_records``
-    rows         numbers [2 to 4] of the rows among the n
+    rows         numbers [1 to 4] of the rows among the n
     e            [n] int64
     codes        [blocks, groups, TILE_BYTES] uint8; scale [blocks, groups, 16] float32
     columns      [ROWS * COLUMNS, WIDE] float32, scratch
     """
+    if rows.size == 1:
+        _one_outputs(records[rows[0]], e[rows[0]], codes, scale, first, stop, columns, out[0])
+        return
     groups, count = scale.shape[1], rows.size
     start, size, sums = records.ctypes.data, RECORD * groups, columns.ctypes.data
     used = _columns(groups)
@@ -85,65 +113,19 @@ def few_outputs(records, rows, e, codes, scale, first, stop, columns, out):
 
 
 @kernel
-def one_outputs(records, e, codes, scale, first, stop, columns, out):
-    """As :func:`few_outputs` of one row: records [groups, RECORD], out [outputs]."""
-    groups = scale.shape[1]
-    x, sums = records.ctypes.data, columns.ctypes.data
-    used = _columns(groups)
-    block = first
-    while block < stop:
-        blocks = BLOCKS if block + BLOCKS <= stop else 1
-        clear(sums, blocks * used)
-        code, scales = codes[block].ctypes.data, scale[block].ctypes.data
-        for group in range(groups):
-            line = sums + LINE * (group & (COLUMNS - 1))
-            weight, share = code + TILE_BYTES * group, scales + LINE * group
-            record = (x + RECORD * group,)
-            if blocks == BLOCKS:
-                tile_1_4(weight, TILE_BYTES * groups, record, share, LINE * groups, line, LINE * used)
-            else:
-                tile_1_1(weight, 0, record, share, 0, line, 0)
-        for i in range(blocks):
-            _finish(sums + LINE * used * i, used, e, out, (block + i) * WIDE)
-        block += blocks
-
-
-@kernel
-def _item(item, parts, records, e, finite, codes, scale, out):
-    """Outputs of up to CHUNK rows and BLOCKS blocks: work item number ``item``, ``parts`` of them for every chunk."""
-    begin, first = item // parts * CHUNK, item % parts * BLOCKS
-    end, stop = min(begin + CHUNK, len(out)), min(first + BLOCKS, len(codes))
+def _items(start, end, parts, records, e, finite, codes, scale, out):
+    """Work items ``start`` to ``end``, each up to CHUNK rows and BLOCKS blocks; ``parts`` of them for every chunk."""
     columns = np.empty((ROWS * COLUMNS, WIDE), np.float32)
-    rows = np.arange(begin, end)
-    for row in range(begin, end, ROWS):
-        last = min(row + ROWS, end)
-        if last - row == 1:
-            one_outputs(records[row], e[row], codes, scale, first, stop, columns, out[row])
-        else:
-            few_outputs(
-                records, rows[row - begin : last - begin], e, codes, scale, first, stop, columns, out[row:last]
-            )
-    for row in range(begin, end):
-        if not finite[row]:
-            out[row, first * WIDE : stop * WIDE] = NAN
-
-
-@kernel(parallel=True)
-def _items_all(items, parts, records, e, finite, codes, scale, out):
-    for item in numba.prange(items):
-        _item(np.int64(item), parts, records, e, finite, codes, scale, out)
-
-
-@kernel
-def _linear(x, codes, scale, out):
-    records, e, finite = all_records(x, scale.shape[1])
-    parts = (len(codes) + BLOCKS - 1) // BLOCKS
-    items = (len(x) + CHUNK - 1) // CHUNK * parts
-    if codes.size * len(x) < ALONE or items == 1:
-        for item in range(items):
-            _item(item, parts, records, e, finite, codes, scale, out)
-    else:
-        _items_all(items, parts, records, e, finite, codes, scale, out)
+    rows = np.arange(len(out))
+    for item in range(start, end):
+        begin, first = item // parts * CHUNK, item % parts * BLOCKS
+        last, stop = min(begin + CHUNK, len(out)), min(first + BLOCKS, len(codes))
+        for row in range(begin, last, ROWS):
+            few = rows[row : min(row + ROWS, last)]
+            few_outputs(records, few, e, codes, scale, first, stop, columns, out[row:])
+        for row in range(begin, last):
+            if not finite[row]:
+                out[row, first * WIDE : stop * WIDE] = NAN
 
 
 class LoadedLinear(NamedTuple):
@@ -186,5 +168,8 @@ def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
     if x.ndim != 2 or x.shape[1] != weight.inputs:
         raise ValueError(f"x: shape {x.shape}: must be [rows, {weight.inputs}]")
     out = np.empty((len(x), weight.outputs), np.float32)
-    _linear(x, weight.codes, weight.scale, out)
+    parts = -(-len(weight.codes) // BLOCKS)
+    records = all_records(x, weight.scale.shape[1])
+    alone = weight.codes.size * len(x) < ALONE
+    share(alone, -(-len(x) // CHUNK) * parts, _items, parts, *records, weight.codes, weight.scale, out)
     return out

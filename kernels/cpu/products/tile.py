@@ -161,6 +161,37 @@ def finish(typing: Any, columns: Any, count: Any, factor: Any, out: Any) -> Any:
     return types.void(types.int64, types.int64, types.float64, types.int64), code
 
 
+def _transposed(b: Any, rows: list) -> list:
+    """16 vectors of 16 elements with rows and columns exchanged: in four rounds, in blocks of 1, 2, 4 and 8."""
+    rows = list(rows)
+    for step in (1, 2, 4, 8):
+        low = [lane if not lane & step else WIDE + lane - step for lane in range(WIDE)]
+        high = [lane + step if not lane & step else WIDE + lane for lane in range(WIDE)]
+        for i in range(WIDE):
+            if not i & step:
+                x, y = rows[i], rows[i + step]
+                rows[i], rows[i + step] = shuffled(b, x, y, low), shuffled(b, x, y, high)
+    return rows
+
+
+@intrinsic
+def transpose_words(typing: Any, source: Any, step: Any, out: Any, out_step: Any) -> Any:
+    """out[j, i] = source[i, j] of 16 by 16 elements of 4 bytes; the next row is ``step`` and ``out_step`` bytes further.
+
+    source, out  addresses
+    """
+
+    def code(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+        source, step, out, out_step = arguments
+        row = ir.VectorType(I32, WIDE)
+        rows = [load(b, b.add(source, b.mul(step, I64(i))), row) for i in range(WIDE)]
+        for j, column in enumerate(_transposed(b, rows)):
+            store(b, column, b.add(out, b.mul(out_step, I64(j))))
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), code
+
+
 @intrinsic
 def transpose(typing: Any, places: Any, offset: Any, out: Any) -> Any:
     """Fill ``out`` [16 quads][16 cells][4] uint8 with code + 128 of 16 cells of 64 int8.
@@ -173,15 +204,7 @@ def transpose(typing: Any, places: Any, offset: Any, out: Any) -> Any:
         places, offset, out = arguments
         row = ir.VectorType(I32, WIDE)
         rows = [load(b, b.add(load(b, places, I64, 8 * cell), offset), row) for cell in range(WIDE)]
-        # Four rounds in which rows and columns change places in blocks of 1, 2, 4 and 8.
-        for step in (1, 2, 4, 8):
-            low = [lane if not lane & step else WIDE + lane - step for lane in range(WIDE)]
-            high = [lane + step if not lane & step else WIDE + lane for lane in range(WIDE)]
-            for i in range(WIDE):
-                if not i & step:
-                    x, y = rows[i], rows[i + step]
-                    rows[i], rows[i + step] = shuffled(b, x, y, low), shuffled(b, x, y, high)
-        for quad, values in enumerate(rows):
+        for quad, values in enumerate(_transposed(b, rows)):
             # Flipping the sign bit of a byte adds 128.
             store(b, b.xor(values, constant(row, -0x7F7F7F80)), out, quad * 4 * WIDE)
         return context.get_dummy_value()
