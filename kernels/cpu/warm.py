@@ -36,9 +36,17 @@ def _ones(*shape: int) -> np.ndarray:
     return np.ones(shape, np.float32)
 
 
+def _both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A weight as it is, and one that cannot be written, as read from a checkpoint: to numba they are two types."""
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    return x, fixed
+
+
 def _linear() -> None:
-    weight = layers.load_linear(quantise(_ones(4, 64)))
-    layers.linear(_ones(2, 64), weight)
+    weight = layers.load_linear(quantise(_ones(256, 64)))
+    for rows in (1, 1 << 10):
+        layers.linear(_ones(rows, 64), weight)
 
 
 def _experts() -> None:
@@ -77,12 +85,14 @@ def _rows() -> None:
     layers.swiglu(y)
     layers.l2_norm(x, 1.0)
     layers.rms_norm(x, _ones(32), 1e-6)
-    layers.gated_norm(x, x, _ones(32), 1e-6, "silu")
+    for weight in _both(_ones(32)):
+        layers.gated_norm(x, x, weight, 1e-6, "silu")
     layers.rotate(x, _ones(2, 8))
 
 
 def _recurrent() -> None:
-    layers.decay_beta(_ones(2, 1), _ones(2, 1), _ones(1), _ones(1))
+    for bias in _both(_ones(1)):
+        layers.decay_beta(_ones(2, 1), _ones(2, 1), bias, _ones(1))
     layers.causal_conv(_ones(2, 4), _ones(2, 4), _ones(1, 4))
     layers.delta_rule(_ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1), _ones(2, 1), _ones(1, 4, 4))
 

@@ -128,6 +128,13 @@ def _items(start, end, parts, records, e, finite, codes, scale, out):
                 out[row, first * WIDE : stop * WIDE] = NAN
 
 
+@kernel
+def _linear(items, parts, x, codes, scale, out):
+    """All of a small call in one: going from Python to a kernel and back costs as much as a small layer."""
+    records, e, finite = all_records(x, scale.shape[1])
+    _items(np.int64(0), items, parts, records, e, finite, codes, scale, out)
+
+
 class LoadedLinear(NamedTuple):
     """A ``QuantisedLinear`` as the kernels read it, in blocks of 16 outputs and groups of 64 inputs, both filled up
     with zeros.
@@ -169,7 +176,10 @@ def linear(x: np.ndarray, weight: LoadedLinear) -> np.ndarray:
         raise ValueError(f"x: shape {x.shape}: must be [rows, {weight.inputs}]")
     out = np.empty((len(x), weight.outputs), np.float32)
     parts = -(-len(weight.codes) // BLOCKS)
-    records = all_records(x, weight.scale.shape[1])
-    alone = weight.codes.size * len(x) < ALONE
-    share(alone, -(-len(x) // CHUNK) * parts, _items, parts, *records, weight.codes, weight.scale, out)
+    items = -(-len(x) // CHUNK) * parts
+    if weight.codes.size * len(x) < ALONE:
+        _linear(items, parts, x, weight.codes, weight.scale, out)
+    else:
+        records = all_records(x, weight.scale.shape[1])
+        share(False, items, _items, parts, *records, weight.codes, weight.scale, out)
     return out
