@@ -81,7 +81,7 @@ def _weights(r, n, mu, exponent, top, weight):
 @kernel
 def sum_part(offsets, mu, exponent, v, s, floor_top, group_top, mass, value):
     """Steps 5 to 7 of one part: L into mass [heads] and O into value [heads, dim], both int64."""
-    v_codes, v_scale, coding = v
+    v_codes, _, coding = v
     heads, groups = group_top.shape
     sums = np.zeros((heads, groups, LIMBS, GROUP), np.int32)
     value[:] = 0

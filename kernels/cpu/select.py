@@ -116,7 +116,8 @@ def select(
     direct = ids.dtype == np.int32 and ids.flags.c_contiguous
     result = ids if direct else np.full(ids.shape, -1, np.int32)
     alone = len(steps) == 1 or scores.size < ALONE
-    share(alone, len(steps), _select, np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(steps), geometry.ratio, result)
+    scores, steps = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(steps)
+    share(alone, len(steps), _select, scores, steps, geometry.ratio, result)
     if not direct:
         ids[...] = result
     return ids

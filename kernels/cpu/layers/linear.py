@@ -32,6 +32,7 @@ CHUNK = 64
 ALONE = 1 << 23
 """A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
+
 @kernel
 def _finish(sums, count, e, out, first):
     """out [first : first + 16], as far as ``out`` reaches, from the columns at the address ``sums``."""

@@ -129,5 +129,3 @@ def load(b: Any, address: Any, kind: Any, offset: int = 0) -> Any:
 
 def store(b: Any, value: Any, address: Any, offset: int = 0) -> None:
     b.store(value, b.inttoptr(b.add(address, I64(offset)), value.type.as_pointer())).align = 1
-
-

@@ -176,7 +176,7 @@ def _transposed(b: Any, rows: list) -> list:
 
 @intrinsic
 def transpose_words(typing: Any, source: Any, step: Any, out: Any, out_step: Any) -> Any:
-    """out[j, i] = source[i, j] of 16 by 16 elements of 4 bytes; the next row is ``step`` and ``out_step`` bytes further.
+    """out[j, i] = source[i, j] of 16 by 16 elements of 4 bytes; a next row is ``step`` or ``out_step`` bytes further.
 
     source, out  addresses
     """

@@ -1,6 +1,5 @@
 """Everything that a model calls is compiled ahead by ``kernels/cpu/warm.py``, in processes of its own."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,7 +57,7 @@ def test_jobs_run_in_processes_that_fill_the_cache(monkeypatch, tmp_path):
 
 def test_a_job_that_fails_is_named(monkeypatch):
     monkeypatch.setattr(warm, "JOBS", {"none such": None})
-    with pytest.raises(RuntimeError, match="(?s)warm: none such: .*KeyError"):
+    with pytest.raises(RuntimeError, match=r"(?s)warm: none such: .*KeyError"):
         warm.warm()
 
 
