@@ -11,7 +11,7 @@ import platform
 import shlex
 import sys
 import time
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ SHOWN = 0.005
 class Timed:
     """A namespace whose functions' CPU seconds are added to ``seconds`` under their names."""
 
-    def __init__(self, namespace: Any, seconds: Counter[str]) -> None:
+    def __init__(self, namespace: Any, seconds: defaultdict[str, float]) -> None:
         self._namespace, self._seconds = namespace, seconds
 
     def __getattr__(self, name: str) -> Any:
@@ -60,9 +60,9 @@ class Timed:
         return timed
 
 
-def profiled(arithmetic: str) -> tuple[TextModel, Counter[str]]:
+def profiled(arithmetic: str) -> tuple[TextModel, defaultdict[str, float]]:
     """(the golden model over the CPU backend, its operations' CPU seconds so far: name -> seconds)."""
-    loaded, seconds = load_model(text.MODEL, "cpu", arithmetic), Counter[str]()
+    loaded, seconds = load_model(text.MODEL, "cpu", arithmetic), defaultdict[str, float](float)
     # Past the subclass's own constructor, which would choose the backend's layers again and leave them untimed.
     model = object.__new__(type(loaded))
     TextModel.__init__(model, loaded.config, loaded.stored, backend=Timed(loaded.backend, seconds))
@@ -93,14 +93,14 @@ def table(arithmetic: str, threads: int, prompt: int, positions: int) -> Table:
     model, seconds = profiled(arithmetic)
     for _, work in works(model, CHUNK, WINDOW_ROWS).values():
         work()  # compiles
-    columns: dict[str, tuple[float, float, Counter[str]]] = {}
+    columns: dict[str, tuple[float, float, dict[str, float]]] = {}
     for name, (tokens, work) in works(model, prompt, positions).items():
         seconds.clear()
         wall, used = time.perf_counter(), time.process_time()
         work()
         wall, used = time.perf_counter() - wall, time.process_time() - used
-        shares = Counter({operation: taken / used for operation, taken in seconds.items()})
-        shares["between"] = 1 - shares.total()
+        shares = {operation: taken / used for operation, taken in seconds.items()}
+        shares["between"] = 1 - sum(shares.values())
         columns[name] = tokens / used, tokens / wall, shares
     found = Table(title=f"{arithmetic}, {threads} thread{'s' * (threads > 1)}")
     found.add_column("")
@@ -108,9 +108,9 @@ def table(arithmetic: str, threads: int, prompt: int, positions: int) -> Table:
         found.add_column(name, justify="right")
     found.add_row("tokens per CPU-second", *(f"{rate:.0f}" for rate, _, _ in columns.values()))
     found.add_row("tokens per second", *(f"{rate:.0f}" for _, rate, _ in columns.values()), end_section=True)
-    total = sum((shares for _, _, shares in columns.values()), Counter())
-    for operation, _ in total.most_common():
-        cells = [shares[operation] for _, _, shares in columns.values()]
+    operations = {operation for _, _, shares in columns.values() for operation in shares}
+    rows = {operation: [shares.get(operation, 0.0) for _, _, shares in columns.values()] for operation in operations}
+    for operation, cells in sorted(rows.items(), key=lambda row: -sum(row[1])):
         if max(cells) >= SHOWN:
             found.add_row(f"{operation}, %", *(f"{100 * share:.1f}" for share in cells))
     return found

@@ -146,6 +146,6 @@ def delta_rule(
     check_spans(spans, memory, len(v))
     out = np.empty(v.shape, np.float32)
     for mine, own in [(slice(None), memory)] if spans is None else zip(spans, memory, strict=True):
-        alone = own.size * len(v[mine]) < ALONE
+        alone = np.size(own) * len(v[mine]) < ALONE
         share(alone, len(own), _heads, *(x[mine] for x in rows), own, out[mine])
     return out

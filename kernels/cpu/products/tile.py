@@ -101,7 +101,7 @@ def _tile(rows: int, blocks: int) -> Callable[..., Any]:
 
 def _part(b: Any, form: Form, first: int, codes: list, records: list) -> dict[tuple[int, int, int], Any]:
     """(row, block, limb) -> sums over all quads of the codes ``first`` to ``first + form.part`` of each quad."""
-    sums = {}
+    sums: dict[tuple[int, int, int], Any] = {}
     size = form.limb.width // 8
     quad_type = ir.IntType(4 * form.limb.width)
     for quad in range(QUADS):
