@@ -3,3 +3,7 @@
 ``form.py`` chooses the instructions and has the bounds; ``records.py`` and ``tile.py`` serve linear layers, experts and
 the scores of attention, ``values.py`` its values.
 """
+
+from .form import Form, form_of
+
+__all__ = ["Form", "form_of"]
