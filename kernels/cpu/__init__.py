@@ -5,9 +5,8 @@ arithmetic of ``attend`` gives its own bits, also independent of both. They work
 ``PagedKV`` and ``Index``; a view of any layout is taken, at the price of a copy. Of the switches only ``split_attn``
 and ``arithmetic`` matter here: the others choose between schedules that are one kernel on a CPU.
 
-Threads are numba's (``NUMBA_NUM_THREADS``). Calls from several Python threads at once need numba's ``omp`` or ``tbb``
-threading layer, not ``workqueue``. A process that is forked from one whose kernels have run (multiprocessing's old
-default on Linux) needs ``tbb`` or ``workqueue``: with ``omp`` a parallel kernel raises RuntimeError there.
+The threads are as many as numba is told (``NUMBA_NUM_THREADS``, ``numba.set_num_threads``); ``threads.py`` has them.
+Several Python threads may call at once, and so may a process that was forked from one whose kernels have run.
 """
 
 from . import layers

@@ -6,15 +6,15 @@ float32 in one order that depends on the row and the piece alone, so neither the
 Exponentials are exp2 of scores in log2 units, as in the exact arithmetic: no mathematical library is called.
 """
 
-import numba
 import numpy as np
 
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
 
-from .gather import FP16, Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
+from .gather import ALONE, FP16, Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
 from .jit import kernel
 from .scalar import NAN, SCORE_LIMIT, ZERO, exp2_fraction, floor, half_to_float, rotate, scaled
+from .threads import share
 
 CHUNK = 64
 """Cells of a piece in the standing path."""
@@ -86,30 +86,25 @@ def _piece(q, offsets, count, k, v, factor, top, mass, acc):
 
 
 @kernel
-def _piece_of(item, job, q, k, v, factor, found, finite, sums):
+def _pieces(begin, end, job, q, k, v, factor, found, finite, sums):
+    """Work items ``begin`` to ``end``: each a piece of a row."""
     rows, lengths, n_head_kv, heads, ids, widths, table, page_size = job
     top, mass, acc = sums
     pieces = found.shape[2]
-    i, g, piece = item // (n_head_kv * pieces), item // pieces % n_head_kv, item % pieces
-    start = min(widths[rows[i]], piece * lengths[i])
-    stop = min(widths[rows[i]], start + lengths[i])
-    offsets = np.empty(stop - start, np.int64)
-    count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, offsets)
-    found[i, g, piece] = count
-    if count == 0:
-        return
-    mine = slice(g * heads, (g + 1) * heads)
-    query = q[rows[i], mine]
-    turned = np.empty(query.shape, np.float32)
-    turn(query, k[2], turned, finite[i, piece, mine])
-    _piece(turned, offsets, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
-
-
-@kernel(parallel=True)
-def _pieces(items, job, q, k, v, factor, found, finite, sums):
-    for item in numba.prange(items):
-        # The cast: numba types the item unsigned here, and would compile everything below a second time.
-        _piece_of(np.int64(item), job, q, k, v, factor, found, finite, sums)
+    for item in range(begin, end):
+        i, g, piece = item // (n_head_kv * pieces), item // pieces % n_head_kv, item % pieces
+        start = min(widths[rows[i]], piece * lengths[i])
+        stop = min(widths[rows[i]], start + lengths[i])
+        offsets = np.empty(stop - start, np.int64)
+        count = locate(ids[rows[i]], start, stop, table, page_size, n_head_kv, g, offsets)
+        found[i, g, piece] = count
+        if count == 0:
+            continue
+        mine = slice(g * heads, (g + 1) * heads)
+        query = q[rows[i], mine]
+        turned = np.empty(query.shape, np.float32)
+        turn(query, k[2], turned, finite[i, piece, mine])
+        _piece(turned, offsets, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
 
 
 @kernel
@@ -173,5 +168,6 @@ def attend_rows(
     top, mass = np.empty((2, n, pieces, g.n_head), np.float32)
     sums = top, mass, np.empty((n, pieces, g.n_head, g.head_dim), np.float32)
     factor = np.float32(np.log2(np.e) / np.sqrt(g.head_dim))
-    _pieces(found.size, job, q, k, v, factor, found, finite, sums)
+    alone = n * g.n_head * int(widths[rows].max()) < ALONE
+    share(alone, found.size, _pieces, job, q, k, v, factor, found, finite, sums)
     _merge(job, v[2], found, finite, sums, out)

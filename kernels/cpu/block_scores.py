@@ -6,7 +6,6 @@ dim, so every addition of the tree is one vector operation over blocks, and all 
 
 from typing import Literal
 
-import numba
 import numpy as np
 
 from qsa.reference.block_scores import TAIL_BONUS, check_scores
@@ -14,13 +13,19 @@ from qsa.reference.index import Index
 
 from ..ops import check_schedule, refuse
 from .jit import kernel
+from .products.form import WIDE
+from .products.tile import transpose_words
 from .scalar import NAN, ZERO, lane_sum
+from .threads import share
 
 TILE = 64
 """Blocks scored together: their keys fill 32 KiB."""
 
 ROWS = 64
 """Rows scored by one work item."""
+
+ALONE = 1 << 23
+"""A call of fewer products than this runs on one thread: starting the others would cost as much."""
 
 BONUS = np.float32(TAIL_BONUS)
 
@@ -48,39 +53,48 @@ def _lane_sums(keys, q, lanes):
 
 
 @kernel
-def _tile(item, row_groups, q, pooled, steps, out):
-    start, first = item // row_groups * TILE, item % row_groups * ROWS
+def _by_dim(pooled, keys):
+    """keys [dim, TILE] = pooled [up to TILE blocks, dim], dim by dim; 0 behind the last block."""
+    blocks, dim = pooled.shape
+    whole = blocks // WIDE * WIDE
+    source, target = pooled.ctypes.data, keys.ctypes.data
+    for b in range(0, whole, WIDE):
+        for d in range(0, dim, WIDE):
+            transpose_words(source + 4 * (b * dim + d), 4 * dim, target + 4 * (d * TILE + b), 4 * TILE)
+    for d in range(dim):
+        for b in range(whole, blocks):
+            keys[d, b] = pooled[b, d]
+        keys[d, blocks:] = ZERO
+
+
+@kernel
+def _tiles(begin, end, row_groups, q, pooled, steps, out):
+    """Work items ``begin`` to ``end``: each a tile of blocks for up to ROWS rows."""
     rows, heads, dim = q.shape
-    last = min(rows, first + ROWS)
-    stop = start
-    for row in range(first, last):
-        if steps[row, 1] != 0:
-            stop = max(stop, min(start + TILE, np.int64(steps[row, 2])))
-    if stop == start:
-        return
-    keys = np.zeros((dim, TILE), np.float32)
+    keys = np.empty((dim, TILE), np.float32)
     lanes = np.empty((32, TILE), np.float32)
     total = np.empty(TILE, np.float32)
-    for b in range(stop - start):
-        for d in range(dim):
-            keys[d, b] = pooled[start + b, d]
-    for row in range(first, last):
-        if steps[row, 1] == 0:
+    for item in range(begin, end):
+        start, first = item // row_groups * TILE, item % row_groups * ROWS
+        last = min(rows, first + ROWS)
+        stop = start
+        for row in range(first, last):
+            if steps[row, 1] != 0:
+                stop = max(stop, min(start + TILE, np.int64(steps[row, 2])))
+        if stop == start:
             continue
-        for head in range(heads):
-            _lane_sums(keys, q[row, head], lanes)
-            dot = lanes[0]
-            for b in range(TILE):
-                x = ZERO if dot[b] <= ZERO else dot[b]
-                total[b] = x if head == 0 else total[b] + x
-        for b in range(min(stop, np.int64(steps[row, 2])) - start):
-            out[row, start + b] = total[b] if total[b] == total[b] else NAN
-
-
-@kernel(parallel=True)
-def _tiles(items, row_groups, q, pooled, steps, out):
-    for item in numba.prange(items):
-        _tile(np.int64(item), row_groups, q, pooled, steps, out)
+        _by_dim(pooled[start:stop], keys)
+        for row in range(first, last):
+            if steps[row, 1] == 0:
+                continue
+            for head in range(heads):
+                _lane_sums(keys, q[row, head], lanes)
+                dot = lanes[0]
+                for b in range(TILE):
+                    x = ZERO if dot[b] <= ZERO else dot[b]
+                    total[b] = x if head == 0 else total[b] + x
+            for b in range(min(stop, np.int64(steps[row, 2])) - start):
+                out[row, start + b] = total[b] if total[b] == total[b] else NAN
 
 
 @kernel
@@ -130,7 +144,8 @@ def block_scores(
     result = out if direct else np.empty(out.shape, np.float32)
     row_groups = -(-len(q_idx) // ROWS)
     items = row_groups * -(-int(steps[:, 2].max(initial=0)) // TILE)
-    _tiles(items, row_groups, q_idx, np.ascontiguousarray(index.pooled), steps, result)
+    alone = items * TILE * q_idx.size < ALONE
+    share(alone, items, _tiles, row_groups, q_idx, np.ascontiguousarray(index.pooled), steps, result)
     _dead(q_idx, np.ascontiguousarray(index.dead), steps, index.geometry.ratio, result)
     if not direct:
         written = (np.arange(index.max_blocks) <= steps[:, 2:3]) & (steps[:, 1:2] != 0)

@@ -6,6 +6,7 @@ A pool is addressed as ``codes`` [pages * n_head_kv * page_size, bytes] uint8 an
 
 import numpy as np
 
+from qsa.reference.formats import GROUP as FORMAT_GROUP
 from qsa.reference.kv import Side
 
 from .jit import kernel
@@ -13,6 +14,15 @@ from .scalar import half_to_float, rotate
 
 INT8, Q4_0, FP16 = range(3)
 CODINGS = {"int8": INT8, "q4_0": Q4_0, "fp16": FP16}
+
+GROUP, HALF = FORMAT_GROUP["int8"], FORMAT_GROUP["q4_0"]
+"""Dims that share a scale."""
+
+ALONE = 1 << 14
+"""Attention of fewer pairs of a query head and a cell runs on one thread: starting the others would cost as much."""
+
+NUMBERS = np.arange(64)
+"""Row numbers of codes written out for a tile."""
 
 TILE = 64
 """Cells widened to floats at a time: 64 cells * 64 dims * 8 bytes fill an ordinary L1 cache once. Even in the float
@@ -59,6 +69,64 @@ def code(codes, offset, dim, coding):
         byte = np.int64(codes[offset, (dim >> 5) * 16 + (dim & 15)])
         return ((byte >> ((dim & 16) >> 2)) & 15) - 8
     return np.int64(np.int8(codes[offset, dim]))
+
+
+@kernel
+def fill(x, group, groups, out):
+    """out [64] = the group's elements of x [dim], then what ``out`` held."""
+    size = x.size // groups
+    for d in range(size):
+        out[d] = x[group * size + d]
+
+
+@kernel
+def addresses(codes, rows, places):
+    """Fill ``places`` [n] int64 with the addresses of the rows numbered ``rows`` [up to n] of ``codes`` [all, bytes].
+
+    Places behind the last row get its address: what is read there is not used.
+    """
+    base, size = codes.ctypes.data, codes.shape[1]
+    for c in range(rows.size):
+        places[c] = base + rows[c] * size
+    places[rows.size :] = places[rows.size - 1]
+
+
+@kernel
+def write_out(codes, offsets, group, coding, out):
+    """Fill out [cells, 64] int8 with a group's codes of the cells at ``offsets``, q4_0 as far as its group reaches."""
+    for c in range(offsets.size):
+        if coding == Q4_0:
+            for d in range(HALF):
+                out[c, d] = code(codes, offsets[c], group * HALF + d, coding)
+        else:
+            for d in range(GROUP):
+                out[c, d] = np.int8(codes[offsets[c], group * GROUP + d])
+
+
+@kernel
+def complement(mu, codes):
+    """Complement, ~code, the codes [cells, 64] of the cells with a negative ``mu`` [cells].
+
+    A code's negative would not do: of -128 it is no int8.
+    """
+    for c in range(mu.size):
+        if mu[c] < 0:
+            for d in range(GROUP):
+                codes[c, d] = ~codes[c, d]
+
+
+@kernel
+def scales_of(scale, offsets, out):
+    """Fill out [groups, n] float32 with the scales of the cells at ``offsets`` [up to n]."""
+    cells, groups = offsets.size, scale.shape[1]
+    bits = np.empty((groups, cells), np.uint16)
+    for c in range(cells):
+        for group in range(groups):
+            bits[group, c] = scale[offsets[c], group]
+    for group in range(groups):
+        source, target = bits[group], out[group]
+        for c in range(cells):
+            target[c] = half_to_float(source[c])
 
 
 @kernel

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +13,7 @@ from qsa.reference.sampler import GREEDY, PICK, Sampling
 from .jit import kernel
 from .philox import uniform
 from .sampler_row import draw, row_list
+from .threads import share
 
 __all__ = ["ERRORS", "Lists", "argmax", "check_tokens", "new_lists", "option_rows", "sample"]
 
@@ -51,6 +51,10 @@ def check_tokens(tokens: npt.ArrayLike) -> None:
             raise ValueError(f"row {row}: {ERRORS[token]}")
 
 
+ALONE = 1 << 16
+"""A call of one row, or of fewer logits than this, runs on one thread: waking the others would cost as much."""
+
+
 @kernel
 def _sample_row(i, logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists):
     ids, masses, counts = lists
@@ -70,15 +74,8 @@ def _sample_row(i, logits, options, history, slots, lengths, seeds, positions, p
 
 
 @kernel
-def _sample_one(logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists):
-    for i in range(len(logits)):
-        _sample_row(i, logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists)
-
-
-@kernel(parallel=True)
-def _sample(logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists):
-    for row in numba.prange(len(logits)):
-        i = np.int64(row)
+def _sample(begin, stop, logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists):
+    for i in range(begin, stop):
         _sample_row(i, logits, options, history, slots, lengths, seeds, positions, purpose, tokens, lists)
 
 
@@ -146,8 +143,8 @@ def sample(
         if array.dtype != dtype or len(array) != rows:
             raise ValueError(f"{name}: {array.dtype} {array.shape}: must be {dtype.__name__}, {rows} rows")
     arguments = (logits, np.ascontiguousarray(options), history, slots, lengths, seeds, positions, purpose)
-    # Waking the threads for one row costs as much as the row.
-    (_sample if rows > 1 else _sample_one)(*arguments, tokens, tuple(lists))
+    alone = rows == 1 or logits.size < ALONE
+    share(alone, rows, _sample, *arguments, tokens, tuple(lists))
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""Numbers of the kernels: float16 as bits, powers of two, exp2 and log2, fixed-point queries, the rotation, the trees.
+"""Numbers of the kernels: float16 as bits, powers of two, exp2 and log2, the rotation, the trees.
 
 Source: design section 4 and ``reference/exact/scalar.py``, whose constants are used. numba's CPU target has no float16,
 so scales are read and written as uint16. Everything is branch-free where a loop over it should vectorise, and calls no
@@ -20,6 +20,7 @@ NAN = exact.NAN
 SCORE_LIMIT = exact.SCORE_LIMIT
 RINT = 1.5 * 2.0**52
 """Adding and subtracting it rounds a float64 of magnitude below 2^51 to the nearest integer, ties to even."""
+RINT_BITS = int(np.float64(RINT).view(np.int64))
 
 
 @kernel
@@ -32,6 +33,15 @@ def power_of_two(exponent):
 def rint(x):
     """float64 nearest integer, ties to even, for |x| < 2^51."""
     return (x + RINT) - RINT
+
+
+@kernel
+def integer_bits(x):
+    """int64 nearest integer of a float64, ties to even, for |x| < 2^51.
+
+    The sum with RINT holds it in its lowest bits. Unlike a conversion this is one operation on every processor.
+    """
+    return np.float64(x + RINT).view(np.int64) - RINT_BITS
 
 
 @kernel
@@ -63,15 +73,12 @@ def scaled(x, exponent):
 def half_to_float(bits):
     """float32 of the float16 with these uint16 bits, exact."""
     sign = np.uint32(bits & 0x8000) << np.uint32(16)
-    exponent = (bits >> 10) & 0x1F
-    mantissa = bits & 0x3FF
-    if exponent == 0:
-        magnitude = np.float32(np.float32(mantissa) * np.float32(2.0**-24)).view(np.uint32)
-    elif exponent == 31:
-        magnitude = np.uint32(0x7F800000 | mantissa << 13)
-    else:
-        magnitude = np.uint32((exponent + 112) << 23 | mantissa << 13)
-    return np.uint32(sign | magnitude).view(np.float32)
+    magnitude = np.uint32(bits & 0x7FFF)
+    # The exponent in its place, 112 too low; the product is exact, also of a subnormal.
+    number = np.uint32(magnitude << np.uint32(13)).view(np.float32) * np.float32(2.0**112)
+    result = np.float32(number).view(np.uint32)
+    result = result if magnitude < 0x7C00 else np.uint32(result | 0x7F800000)
+    return np.uint32(sign | result).view(np.float32)
 
 
 @kernel
@@ -89,34 +96,21 @@ def float_to_half(x):
 
 
 @kernel
-def split_scale(scale):
-    """(mu, v) of |scale| = mu * 2^v with 0.5 <= mu < 1, float32 and int32; (0, 0) for a scale of 0."""
-    bits = np.float64(abs(scale)).view(np.int64)
-    if bits == 0:
-        return ZERO, np.int32(0)
-    v = np.int32((bits >> 52) - 1022)
-    return np.float32(np.int64(bits & ((1 << 52) - 1) | 1022 << 52).view(np.float64)), v
+def split_exponent(scale):
+    """int32 v of scale = mu * 2^v with 0.5 <= |mu| < 1; of any value for a scale of 0.
+
+    ``scale`` is the float32 of a float16, so it is never subnormal. An infinite one counts as 2^1024.
+    """
+    field = np.int32(np.int32(np.float32(abs(scale)).view(np.int32)) >> 23)
+    return np.int32(1025) if field == 255 else np.int32(field - 126)
 
 
 @kernel
-def fixed_point(q, qi):
-    """Fill ``qi`` [dim] float64 with the integers rint(q * 2^(22 - e)) of ``q`` [dim] float32.
-
-    Returns (e, finite): the least e with max|q| < 2^e. A vector that is not finite gives zeros and (0, False).
-    """
-    amax, finite = ZERO, True
-    for d in range(q.size):
-        magnitude = abs(q[d])
-        finite = finite and magnitude < np.inf
-        amax = max(amax, magnitude) if finite else ZERO
-    if amax == 0:
-        qi[:] = 0.0
-        return 0, finite
-    e = (np.float64(amax).view(np.int64) >> 52) - 1022
-    factor = power_of_two(exact.QUERY_BITS - e)
-    for d in range(q.size):
-        qi[d] = rint(np.float64(q[d]) * factor)
-    return e, True
+def split_fraction(scale):
+    """float32 mu of :func:`split_exponent`, with the scale's sign; 0 for a scale of 0."""
+    bits = np.int32(np.float32(scale).view(np.int32))
+    fraction = np.int32(bits & -0x7F800001 | 0x3F000000).view(np.float32)
+    return fraction if scale != ZERO else ZERO
 
 
 @kernel

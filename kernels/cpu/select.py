@@ -5,7 +5,6 @@ settled from the top; each search keeps only the keys that share the digits so f
 the scores are, and no bin has a capacity that ties could overflow.
 """
 
-import numba
 import numpy as np
 
 from qsa.reference.geometry import REAL, Geometry
@@ -14,8 +13,12 @@ from qsa.reference.select import check_select
 from ..ops import check_schedule
 from .jit import kernel
 from .scalar import ZERO
+from .threads import share
 
 BINS = 2048
+
+ALONE = 1 << 16
+"""A call of one row, or of fewer scores than this, runs on one thread: waking the others would cost as much."""
 
 
 @kernel
@@ -83,14 +86,10 @@ def _select_row(row, all_scores, steps, ratio, all_ids):
         index += 1
 
 
-@kernel(parallel=True)
-def _select(scores, steps, ratio, ids):
-    if len(steps) == 1:
-        # Waking the threads for one row costs as much as the row.
-        _select_row(0, scores, steps, ratio, ids)
-        return
-    for row in numba.prange(len(steps)):
-        _select_row(np.int64(row), scores, steps, ratio, ids)
+@kernel
+def _select(begin, stop, scores, steps, ratio, ids):
+    for row in range(begin, stop):
+        _select_row(row, scores, steps, ratio, ids)
 
 
 def select(
@@ -116,7 +115,9 @@ def select(
     ids = check_select(scores, steps, ids, rule, geometry)
     direct = ids.dtype == np.int32 and ids.flags.c_contiguous
     result = ids if direct else np.full(ids.shape, -1, np.int32)
-    _select(np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(steps), geometry.ratio, result)
+    alone = len(steps) == 1 or scores.size < ALONE
+    scores, steps = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(steps)
+    share(alone, len(steps), _select, scores, steps, geometry.ratio, result)
     if not direct:
         ids[...] = result
     return ids

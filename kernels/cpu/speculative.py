@@ -7,7 +7,6 @@ Products of masses and sums take two uint64 words, high and low; ``reference/exa
 enough. The lists may come from any device's sampler, as NumPy arrays.
 """
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -118,11 +117,11 @@ def _judge(ids, p, draft, q_ids, q_masses, u_accept, u_residual):
     return False, _drawn_residual(ids, p, p_sum, q, q_sum, u_residual)
 
 
-@kernel(parallel=True)
+@kernel
 def _judge_rows(own, drafts, listed, seeds, positions, accepted, tokens):
     ids, masses, counts = own
     q_ids, q_masses, q_counts = listed
-    for row in numba.prange(len(tokens)):
+    for row in range(len(tokens)):
         n, m, draft = counts[row], q_counts[row], drafts[row]
         accepted[row] = False
         if n < 0:

@@ -9,11 +9,35 @@ import numpy as np
 import xxhash
 
 from qsa.kernels import cpu
+from qsa.reference.exact.layers.linear import QuantisedLinear
 from qsa.reference.geometry import step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from support.arrays import generator
+from support.attention import SMALL, fill, record
 from support.layer_problems import PROBLEMS, conv_problem, delta_problem
+
+
+def extreme_linear():
+    """(x [5, 200], weight [70, 200]): codes and numbers at the ends of their ranges, so that sums are the largest."""
+    rng = generator(30)
+    codes = rng.choice(np.array([-128, -127, 127], np.int8), (70, 200))
+    codes[0], codes[1] = -128, 127
+    x = rng.choice(np.array([-2, 2], np.float32) * (1 - np.float32(2**-24)), (5, 200))
+    x[0] = x[0, 0]
+    return x, QuantisedLinear(codes, np.exp2(rng.integers(-10, 10, (70, 4))).astype(np.float16))
+
+
+def extreme_attention(fmt):
+    """Arguments of ``attend``: codes at the ends of their range (of int8 -128 too), scales of either sign and 0."""
+    rng = generator(31)
+    kv, _, _ = fill(rng, 90, fmt, geometry=SMALL)
+    for side in (kv.pool.k, kv.pool.v):
+        ends = np.array([0x80, 0x7F, 0x81] if side.coding == "int8" else [0x00, 0xFF, 0x0F], np.uint8)
+        side.codes.view(np.uint8)[:] = rng.choice(ends, side.codes.shape)
+        side.scale[:] = rng.choice(np.array([0.01, -0.02, 0, 0.03, -0.0], np.float16), side.scale.shape)
+    q = rng.choice(np.array([-1, 1], np.float32), (1, SMALL.n_head, SMALL.head_dim))
+    return q, kv, np.arange(90, dtype=np.int32)[None], record(90)
 
 
 def hashes():
@@ -51,6 +75,10 @@ def hashes():
     note("causal_conv", cpu.layers.causal_conv(x, taps, past, 3), past)
     rows, memory = delta_problem(generator(23), 70, 8, 2, 64, 64)
     note("delta_rule", cpu.layers.delta_rule(*rows, memory), memory)
+    x, weight = extreme_linear()
+    note("extreme linear", cpu.layers.linear(x, cpu.layers.load_linear(weight)))
+    for fmt in ("int8", "q4_0", "k8v4"):
+        note(f"extreme attention {fmt}", cpu.attend(*extreme_attention(fmt)))
     return found
 
 

@@ -1,12 +1,14 @@
-"""Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert of one row."""
+"""Router and experts, as ``reference/exact/layers/experts.py``. A work item is one expert for up to four rows."""
 
-import numba
 import numpy as np
 
 from ..jit import kernel
+from ..products.form import WIDE
+from ..products.records import all_records
 from ..scalar import NAN, exp, one_nan
+from ..threads import share
 from .gates import swiglu_row
-from .linear import ALONE, LoadedLinear, fixed_row, fixed_rows, outputs
+from .linear import ALONE, COLUMNS, ROWS, LoadedLinear, few_outputs
 
 
 @kernel
@@ -38,50 +40,55 @@ def _route(logits, ids, shares):
 
 
 @kernel
-def _expert(item, order, fixed, ids, gate_up, down, parts):
-    """The output of one expert of one row into parts [rows, top, hidden]."""
-    row, rank = order[item] // ids.shape[1], order[item] % ids.shape[1]
-    xi, e, finite = fixed
-    result = parts[row, rank]
-    if not finite[row]:
-        result[:] = NAN
-        return
-    expert = ids[row, rank]
-    codes, scale = gate_up[0][expert], gate_up[1][expert]
-    both = np.empty(len(codes), np.float32)
-    outputs(xi[row], e[row], codes, scale, 0, both.size, both)
-    hidden = np.empty(both.size // 2, np.float32)
-    swiglu_row(both, hidden)
-    codes, scale = down[0][expert], down[1][expert]
-    hidden_xi = np.empty(codes.shape[1], np.int32)
-    hidden_e, whole = fixed_row(hidden, hidden_xi)
-    if whole:
-        outputs(hidden_xi, hidden_e, codes, scale, 0, result.size, result)
-    else:
-        result[:] = NAN
+def _tiles(order, ids):
+    """Where the tiles of ``order`` begin, and its end: int64. A tile has up to ROWS shares of one expert.
 
-
-@kernel(parallel=True)
-def _experts_all(items, order, fixed, ids, gate_up, down, parts):
-    for item in numba.prange(items):
-        _expert(np.int64(item), order, fixed, ids, gate_up, down, parts)
+    order  [rows * top] int64, the numbers of all shares, those of one expert one after the other
+    """
+    begins, count = np.empty(order.size + 1, np.int64), 0
+    for i in range(order.size):
+        before = begins[count - 1] if count else 0
+        if i == 0 or i - before == ROWS or ids[order[i]] != ids[order[before]]:
+            begins[count] = i
+            count += 1
+    begins[count] = order.size
+    return begins[: count + 1]
 
 
 @kernel
-def _experts(x, order, ids, shares, gate_up, down, out):
-    rows, top = ids.shape
-    fixed = fixed_rows(x, gate_up[0].shape[2])
-    parts = np.empty((rows, top, x.shape[1]), np.float32)
-    each = gate_up[0].shape[1] * gate_up[0].shape[2] + down[0].shape[1] * down[0].shape[2]
-    if order.size * each < ALONE:
-        for item in range(order.size):
-            _expert(item, order, fixed, ids, gate_up, down, parts)
-    else:
-        _experts_all(order.size, order, fixed, ids, gate_up, down, parts)
+def _experts(begin, stop, begins, order, fixed, ids, gate_up, down, parts):
+    """Work items ``begin`` to ``stop``, each the outputs of one tile, into parts [rows * top, hidden]."""
+    records, e, finite = fixed
+    columns, numbers = np.empty((ROWS * COLUMNS, WIDE), np.float32), np.arange(ROWS)
+    for tile in range(begin, stop):
+        mine = order[begins[tile] : begins[tile + 1]]
+        count, expert = mine.size, ids[mine[0]]
+        rows = np.empty(count, np.int64)
+        for i in range(count):
+            rows[i] = mine[i] // (ids.size // len(e))
+        codes, scale = gate_up[0][expert], gate_up[1][expert]
+        both, hidden = np.empty((count, gate_up[2]), np.float32), np.empty((count, gate_up[2] // 2), np.float32)
+        few_outputs(records, rows, e, codes, scale, np.int64(0), len(codes), columns, both)
+        for i in range(count):
+            swiglu_row(both[i], hidden[i])
+        codes, scale = down[0][expert], down[1][expert]
+        hidden_records, hidden_e, whole = all_records(hidden, scale.shape[1])
+        outputs = np.empty((count, down[2]), np.float32)
+        few_outputs(hidden_records, numbers[:count], hidden_e, codes, scale, np.int64(0), len(codes), columns, outputs)
+        for i in range(count):
+            keep = finite[rows[i]] and whole[i]
+            for d in range(down[2]):
+                parts[mine[i], d] = outputs[i, d] if keep else NAN
+
+
+@kernel
+def _added(shares, parts, out):
+    """out [rows, hidden] = the parts [rows * top, hidden] by share, added in rank order."""
+    rows, top = shares.shape
     for row in range(rows):
         y = out[row]
         for rank in range(top):
-            share, part = shares[row, rank], parts[row, rank]
+            share, part = shares[row, rank], parts[row * top + rank]
             if rank == 0:
                 for d in range(y.size):
                     y[d] = share * part[d]
@@ -116,7 +123,11 @@ def experts(
     """
     x = np.ascontiguousarray(x, np.float32)
     out = np.empty(x.shape, np.float32)
-    # Rows of one expert one after the other: its weights are then still in a cache.
+    # Rows of one expert one after the other: they are computed together.
     order = np.argsort(ids, axis=None, kind="stable")
-    _experts(x, order, ids, shares, gate_up[:2], down[:2], out)
+    begins, parts = _tiles(order, ids.ravel()), np.empty((ids.size, x.shape[1]), np.float32)
+    alone = order.size * (gate_up.codes[0].size + down.codes[0].size) < ALONE
+    fixed = all_records(x, gate_up.scale.shape[2])
+    share(alone, begins.size - 1, _experts, begins, order, fixed, ids.ravel(), gate_up[:3], down[:3], parts)
+    _added(shares, parts, out)
     return out

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-import numba
 import numpy as np
 
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
 from ..jit import kernel
 from ..scalar import ZERO, exp, one_nan, sigmoid, softplus
+from ..threads import share
 
 ALONE = 1 << 20
 """A call that visits fewer elements of memory than this runs on one thread."""
@@ -56,50 +56,36 @@ def _add(columns, out):
 
 
 @kernel
-def _head(head, q, k, v, decay, beta, memory, out):
-    m = memory[head]
-    keys, values = m.shape
-    key_head = head // (len(memory) // q.shape[1])
-    columns = np.empty((COLUMNS, values), np.float32)
-    correction = np.empty(values, np.float32)
-    for row in range(len(v)):
-        key, query, factor, share = k[row, key_head], q[row, key_head], decay[row, head], beta[row, head]
-        columns[:] = ZERO
-        for i in range(keys):
-            line, column, x = m[i], columns[i % COLUMNS], key[i]
+def _heads(begin, stop, q, k, v, decay, beta, memory, out):
+    for head in range(begin, stop):
+        m = memory[head]
+        keys, values = m.shape
+        key_head = head // (len(memory) // q.shape[1])
+        columns = np.empty((COLUMNS, values), np.float32)
+        correction = np.empty(values, np.float32)
+        for row in range(len(v)):
+            key, query, factor, share = k[row, key_head], q[row, key_head], decay[row, head], beta[row, head]
+            columns[:] = ZERO
+            for i in range(keys):
+                line, column, x = m[i], columns[i % COLUMNS], key[i]
+                for j in range(values):
+                    faded = line[j] * factor
+                    line[j] = faded
+                    column[j] = column[j] + faded * x
+            _add(columns, correction)
             for j in range(values):
-                faded = line[j] * factor
-                line[j] = faded
-                column[j] = column[j] + faded * x
-        _add(columns, correction)
-        for j in range(values):
-            correction[j] = share * (v[row, head, j] - correction[j])
-        columns[:] = ZERO
-        for i in range(keys):
-            line, column, x, y = m[i], columns[i % COLUMNS], key[i], query[i]
+                correction[j] = share * (v[row, head, j] - correction[j])
+            columns[:] = ZERO
+            for i in range(keys):
+                line, column, x, y = m[i], columns[i % COLUMNS], key[i], query[i]
+                for j in range(values):
+                    new = one_nan(line[j] + x * correction[j])
+                    line[j] = new
+                    column[j] = column[j] + new * y
+            result = out[row, head]
+            _add(columns, result)
             for j in range(values):
-                new = one_nan(line[j] + x * correction[j])
-                line[j] = new
-                column[j] = column[j] + new * y
-        result = out[row, head]
-        _add(columns, result)
-        for j in range(values):
-            result[j] = one_nan(result[j])
-
-
-@kernel(parallel=True)
-def _heads_all(q, k, v, decay, beta, memory, out):
-    for head in numba.prange(len(memory)):
-        _head(np.int64(head), q, k, v, decay, beta, memory, out)
-
-
-@kernel
-def _delta_rule(q, k, v, decay, beta, memory, out):
-    if memory.size * len(v) < ALONE:
-        for head in range(len(memory)):
-            _head(head, q, k, v, decay, beta, memory, out)
-    else:
-        _heads_all(q, k, v, decay, beta, memory, out)
+                result[j] = one_nan(result[j])
 
 
 def causal_conv(
@@ -160,5 +146,6 @@ def delta_rule(
     check_spans(spans, memory, len(v))
     out = np.empty(v.shape, np.float32)
     for mine, own in [(slice(None), memory)] if spans is None else zip(spans, memory, strict=True):
-        _delta_rule(*(x[mine] for x in rows), own, out[mine])
+        alone = np.size(own) * len(v[mine]) < ALONE
+        share(alone, len(own), _heads, *(x[mine] for x in rows), own, out[mine])
     return out

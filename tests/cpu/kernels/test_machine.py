@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from llvmlite import binding
 
 from qsa.kernels.cpu import jit
+from qsa.kernels.cpu.products.form import form_of
 from qsa.kernels.sources import root
 from support.kernel_hashes import hashes
 
@@ -43,11 +45,32 @@ def test_bytes_do_not_depend_on_threads(here, threads):
     assert got["hashes"] == here
 
 
-def test_bytes_do_not_depend_on_the_processor(here):
-    """``generic`` has no fused multiply-add and the narrowest vectors; a host that fused or reordered would differ."""
-    got = in_a_process(NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
-    assert got["processor"] == "generic"
+PROCESSORS = {
+    "generic": ("", ""),
+    "haswell": ("avx2", "+avx2"),
+    "skylake-avx512": ("avx512bw", "+avx2,+avx512f,+avx512bw,+avx512vl,+avx512dq"),
+    "alderlake": ("avxvnni", "+avx2,+avxvnni"),
+}
+"""Name -> (what this machine must have to run its code, its features): a processor for each form of the products.
+
+``generic`` has no fused multiply-add and the narrowest vectors; a host that fused or reordered would differ.
+"""
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_bytes_do_not_depend_on_the_processor(here, name):
+    needed, features = PROCESSORS[name]
+    if needed and not binding.get_host_cpu_features().get(needed):
+        pytest.skip(f"this processor has no {needed}")
+    got = in_a_process(NUMBA_CPU_NAME=name, NUMBA_CPU_FEATURES=features)
+    assert got["processor"] == name
     assert got["hashes"] == here
+
+
+def test_the_processors_have_every_form_of_products():
+    forms = {form_of(features) for _, features in PROCESSORS.values()}
+    assert len(forms) == 3
+    assert form_of("+avx512vnni,+avx512bw") not in forms  # the host's, where it has it
 
 
 def test_no_kernel_allows_fast_math():
@@ -57,6 +80,8 @@ def test_no_kernel_allows_fast_math():
     kernels = [value for module in modules for value in vars(module).values() if hasattr(value, "targetoptions")]
     assert len(kernels) > 20
     assert not any(kernel.targetoptions.get("fastmath") for kernel in kernels)
+    # numba's parallel loops would start threads that spin.
+    assert not any(kernel.targetoptions.get("parallel") for kernel in kernels)
 
 
 def test_a_change_in_any_source_makes_cached_kernels_stale(tmp_path):

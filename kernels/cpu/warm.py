@@ -1,0 +1,151 @@
+"""Compile the CPU kernels ahead of their first use, in parallel processes: ``python -m qsa.kernels.cpu.warm``.
+
+A kernel is compiled when it is first called, and from then on taken from numba's cache. The compiler has one thread in
+a process, so the jobs below, each of a few operations, run in processes of their own.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from qsa.reference.exact.layers.linear import quantise
+from qsa.reference.geometry import Geometry, step_records
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV
+from qsa.reference.sampler import Sampling
+
+from . import layers, sampler, speculative
+from .append_index import append_index
+from .append_kv import append_kv
+from .attend import attend
+from .block_scores import block_scores
+from .select import select
+
+GEOMETRY = Geometry(n_head=4, n_head_kv=1, head_dim=64, n_rot=16, idx_heads=1, idx_dim=32, budget=64)
+"""Small; a kernel is the same for every geometry."""
+
+CELLS = 64
+
+
+def _ones(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def _both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A weight as it is, and one that cannot be written, as read from a checkpoint: to numba they are two types."""
+    fixed = x.copy()
+    fixed.flags.writeable = False
+    return x, fixed
+
+
+def _linear() -> None:
+    weight = layers.load_linear(quantise(_ones(256, 64)))
+    for rows in (1, 1 << 10):
+        layers.linear(_ones(rows, 64), weight)
+
+
+def _experts() -> None:
+    gate_up, down = (layers.load_linear(quantise(_ones(2, *shape))) for shape in ((4, 64), (64, 2)))
+    ids, shares = layers.route(_ones(2, 2), 1)
+    layers.experts(_ones(2, 64), ids, shares, gate_up, down)
+
+
+def _attend(arithmetic: str) -> None:
+    kv = PagedKV.new("int8", CELLS, geometry=GEOMETRY)
+    ids, q = np.zeros((1, CELLS), np.int32), _ones(1, GEOMETRY.n_head, GEOMETRY.head_dim)
+    for splits in (None, 2) if arithmetic == "exact" else (None,):
+        attend(q, kv, ids, step_records([CELLS - 1], "cells", GEOMETRY), splits=splits, arithmetic=arithmetic)
+
+
+def _cells() -> None:
+    g, steps = GEOMETRY, step_records(range(CELLS), "blocks", GEOMETRY)
+    kv, values = PagedKV.new("int8", CELLS, geometry=g), _ones(CELLS, g.n_head_kv, g.head_dim)
+    append_kv(values, values, kv, steps)
+    index = Index(CELLS // g.ratio + 1, _ones(g.idx_dim), g)
+    append_index(_ones(CELLS, g.idx_dim), steps, index)
+    scores = block_scores(_ones(CELLS, g.idx_heads, g.idx_dim), index, steps)
+    assert scores is not False
+    select(scores, steps, geometry=g)
+
+
+def _rows() -> None:
+    x, y = _ones(2, 2, 32), _ones(2, 32)
+    layers.add(x, x)
+    layers.add_gated(x, x, x)
+    layers.inject(x, _ones(2, 2), y)
+    layers.mix_streams(x, x)
+    layers.ngram_gate(x, x, y)
+    layers.silu(x)
+    layers.sigmoid_gate(y, y)
+    layers.swiglu(y)
+    layers.l2_norm(x, 1.0)
+    layers.rms_norm(x, _ones(32), 1e-6)
+    for weight in _both(_ones(32)):
+        layers.gated_norm(x, x, weight, 1e-6, "silu")
+    layers.rotate(x, _ones(2, 8))
+
+
+def _recurrent() -> None:
+    for bias in _both(_ones(1)):
+        layers.decay_beta(_ones(2, 1), _ones(2, 1), bias, _ones(1))
+    layers.causal_conv(_ones(2, 4), _ones(2, 4), _ones(1, 4))
+    layers.delta_rule(_ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1), _ones(2, 1), _ones(1, 4, 4))
+
+
+def _sampler() -> None:
+    options = Sampling(temperature=1.0, top_k=2, top_p=0.9)
+    lists, history = sampler.new_lists(1), np.zeros((1, 4), np.int32)
+    sampler.sample(_ones(1, 8), options, history, 0, 1, 0, slots=0, lists=lists)
+    speculative.judge(lists, np.zeros(1, np.int32), lists, 1, 0)
+
+
+JOBS: dict[str, Callable[[], None]] = {
+    "attend exact": lambda: _attend("exact"),
+    "linear": _linear,
+    "sampler": _sampler,
+    "attend float": lambda: _attend("float"),
+    "experts": _experts,
+    "cells": _cells,
+    "rows": _rows,
+    "recurrent": _recurrent,
+}
+"""Name -> what compiles its kernels. The longest first, so that no process is left alone with one at the end."""
+
+
+def _job(name: str) -> float:
+    """Seconds that a process of its own took for a job. Raises RuntimeError with what it printed when it fails."""
+    start = time.perf_counter()
+    # Where this process finds the package, the other one does too; compilation alone needs no second thread.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", f"from {__spec__.name} import JOBS; JOBS[{name!r}]()"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise RuntimeError(f"warm: {name}: {run.stderr.strip()}")
+    return time.perf_counter() - start
+
+
+def warm(processes: int | None = None) -> dict[str, float]:
+    """Compile every kernel that numba's cache lacks: job -> seconds that it took.
+
+    processes  how many run at a time, at least 1; by default one for each core that this process may use
+
+    Raises ValueError on fewer than one process, and RuntimeError that names the job when one fails.
+    """
+    if processes is None:
+        processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes < 1:
+        raise ValueError(f"processes = {processes}: must be at least 1")
+    with ThreadPoolExecutor(processes) as pool:
+        return dict(zip(JOBS, pool.map(_job, JOBS), strict=True))
+
+
+if __name__ == "__main__":
+    begin = time.perf_counter()
+    for job, seconds in warm().items():
+        print(f"{job:14}{seconds:6.1f} s")
+    print(f"{'all':14}{time.perf_counter() - begin:6.1f} s")
