@@ -46,7 +46,7 @@ class Given:
         self._states: list[tuple[Any, Any]] = []
         self._kept: dict[str, Any] = {}
         arrays: dict[int, _Array] = {}
-        for name, value in _leaves(arguments, self._states):
+        for name, value in leaves(arguments, self._states):
             if name.endswith(WRITTEN.get(operation, ())):
                 continue
             if isinstance(value, np.ndarray):
@@ -58,7 +58,7 @@ class Given:
         """Name -> text of the first change, for every changed input. ``arguments`` are compared instead of the given
         ones; an input that they lack is not compared."""
         whole = arguments is None
-        now = dict(_leaves(self.arguments if arguments is None else arguments, []))
+        now = dict(leaves(self.arguments if arguments is None else arguments, []))
         found = {}
         for name, kept in self._kept.items():
             value = now.get(name, _MISSING)
@@ -96,11 +96,13 @@ class Given:
 
 def nbytes(value: Any) -> int:
     """Bytes of all arrays of an argument."""
-    return sum(leaf.nbytes for _, leaf in _leaves({"": value}, []) if isinstance(leaf, np.ndarray))
+    return sum(leaf.nbytes for _, leaf in leaves({"": value}, []) if isinstance(leaf, np.ndarray))
 
 
-def _leaves(arguments: dict[str, Any], states: list[tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
-    """(name, array or plain value) of everything in ``arguments``; every container's state is added to ``states``."""
+def leaves(arguments: dict[str, Any], states: list[tuple[Any, Any]] | None = None) -> Iterator[tuple[str, Any]]:
+    """(name, array or plain value) of everything in ``arguments``; every container's state is added to ``states``,
+    where given."""
+    states = [] if states is None else states
     for name, value in arguments.items():
         if isinstance(value, (list, tuple)):
             if isinstance(value, list):
@@ -108,10 +110,10 @@ def _leaves(arguments: dict[str, Any], states: list[tuple[Any, Any]]) -> Iterato
             yield f"{name} (length)", len(value)
             names = getattr(value, "_fields", None)
             parts = [f"{name}.{field}" for field in names] if names else [f"{name}[{i}]" for i in range(len(value))]
-            yield from _leaves(dict(zip(parts, value, strict=True)), states)
+            yield from leaves(dict(zip(parts, value, strict=True)), states)
         elif isinstance(value, (PagedKV, Pool, Index)):
             states.append((value, dict(vars(value))))
-            yield from _leaves({f"{name}.{field}": part for field, part in vars(value).items()}, states)
+            yield from leaves({f"{name}.{field}": part for field, part in vars(value).items()}, states)
         else:
             yield name, value
 

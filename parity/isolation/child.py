@@ -15,9 +15,9 @@ from typing import Any
 from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import override
 
-from ..compare.input_changes import ChangedInputError
+from ..compare.input_changes import ChangedInputError, leaves
 from ..contract import Kernel, UnsupportedError, declared, load
-from ..contract.arrays import arrays_of
+from ..contract.arrays import is_array
 from ..contract.operations import FUNCTIONS
 from ..contract.storage import Own
 from . import barrier
@@ -95,11 +95,16 @@ def _write_back(result: Any, argument: Any) -> None:
     """Copies the arrays of a result into those of the argument, which lie in the judge's memory."""
     if result is argument:
         return
-    found, targets = arrays_of(result), arrays_of(argument)
-    if [each.shape for each in found] != [each.shape for each in targets]:
-        raise ValueError("the buffers that were given have other shapes after the call")
-    for target, array in zip(targets, found, strict=True):
-        target[...] = array
+    # By name: a backend's own copy may have its attributes in another order.
+    found, targets = (
+        {name: part for name, part in leaves({"": value}) if is_array(part)} for value in (result, argument)
+    )
+    shapes, wanted = ({name: array.shape for name, array in part.items()} for part in (found, targets))
+    if shapes != wanted:
+        name = next(name for name in wanted if shapes.get(name) != wanted[name])
+        raise ValueError(f"{name.lstrip('.')}: has shape {shapes.get(name)} after the call: must be {wanted[name]}")
+    for name, target in targets.items():
+        target[...] = found[name]
 
 
 def main(descriptor: int, name: str) -> None:

@@ -11,6 +11,10 @@ from .loading import library
 torch = library("torch")
 published = library("transformers.models.qwen4_exp.modeling_qwen4_exp")
 
+if tuple(map(int, library("transformers").__version__.split(".")[:2])) < (5, 24):
+    # The mask of eager attention has another form in 5.17: its two variants gave wrong cells on a machine with it.
+    raise ImportError("transformers: needs 5.24 or newer", name="transformers")
+
 _SIZES: dict[str, Any] = {
     "indexer_n_heads": 4,
     "indexer_kv_heads": 1,

@@ -201,6 +201,31 @@ def test_seeds_and_cases_do_not_reach_the_child():
     assert sent and not any(b"seed" in head or b"accuracy" in head or b"12345678901" in head for head in sent)
 
 
+def test_an_index_that_comes_back_with_its_attributes_in_another_order(theirs):
+    body = """
+    declaration = {"arithmetic": "float"}
+    import copy
+    def to_device(x):
+        return x.copy() if isinstance(x, np.ndarray) else copy.deepcopy(x)
+    def to_host(x):
+        if isinstance(x, np.ndarray):
+            return x
+        other = copy.copy(x)
+        other.__dict__ = dict(reversed(vars(x).items()))
+        return other
+    def append_index(raw, steps, index):
+        own = {"keys": np.zeros_like(index.pooled), "weight": index.weight, "rope": index.rope}
+        right.index_append(own, raw, steps[:, 0])
+        index.pooled[:], index.dead[:] = own["keys"], own["keys"][0]
+        first = {"keys": own["keys"][:1].copy(), "weight": index.weight, "rope": index.rope0[None]}
+        right.index_append(first, np.repeat(raw[:1], 4, 0), steps[:4, 0])
+        index.dead[:] = first["keys"][0]
+        return True
+    """
+    (found,) = results(theirs(body), "accuracy:op=append_index,context=64,seed=5")
+    assert found.status == "passed", found
+
+
 # Messages
 
 
