@@ -4,7 +4,11 @@ Row J6 of the known faults, and the cheats that a kernel may try.
 """
 
 import socket
+import subprocess
+import sys
 import textwrap
+import time
+from pathlib import Path
 
 import ml_dtypes
 import msgspec
@@ -184,6 +188,27 @@ def test_an_output_kept_by_pointer_is_poisoned_between_calls(theirs):
     """
     first, second = results(theirs(body), ATTEND, OTHER)
     assert first.status == "passed" and second.status == "failed"
+
+
+def test_a_child_that_hangs_ends_with_its_judge(tmp_path):
+    (tmp_path / "slow.py").write_text("import time\n\ndef cache(capacity):\n    time.sleep(600)\n")
+    program = """
+    from qsa.parity.isolation import RemoteKernel
+    kernel = RemoteKernel("slow.py")
+    print(kernel._process.pid, flush=True)
+    kernel.run("cache", {"capacity": 1}, {}, "own", None)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as judge:
+        child = int(judge.stdout.readline())
+        judge.kill()
+    for _ in range(200):
+        state = Path(f"/proc/{child}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the child is still there")
 
 
 def test_seeds_and_cases_do_not_reach_the_child():
