@@ -60,7 +60,8 @@ def contents(value: Any, seen: set[int] | None = None) -> list[bytes]:
     elif isinstance(value, (list, tuple, set, frozenset)):
         items = list(value)
     elif type(value).__module__.startswith("qsa.") and hasattr(value, "__dict__"):
-        items = list(vars(value).values())
+        # Slot tables are the kernels' own copies of addresses, made when they are first asked for.
+        items = [item for name, item in vars(value).items() if name != "_slot_tables"]
     else:
         return []
     return [found for item in items for found in contents(item, seen)]

@@ -29,7 +29,8 @@ def compiled():
 for job in warm.JOBS.values():
     job()
 before = compiled()
-assert len(before) > 50
+# Out of the cache only the outermost functions are loaded.
+assert len(before) > 30
 for arithmetic in ("exact", "float"):
     model = load_model(text.MODEL, "cpu", arithmetic)
     engine = Engine(model, slots=2, capacity=1400)
