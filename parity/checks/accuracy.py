@@ -106,6 +106,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             found[0] = kernel.noted(*explain(backend, w, right, got))
         # Where an output is wrong by more than rounding, the error tells a reader more than the count of its elements.
         found += [same] if kernel.passed else []
+    elif not kernel.passed:
+        found[0] = kernel.noted(*explain(backend, w, expected, got, bound))
     if isinstance(w.kv, OwnKV):
         found.append(storage.unchanged(backend, w.kv, w.cells))
     return found

@@ -19,6 +19,8 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
 from ..backend import Backend
+from ..compare.comparison import Comparison, error
+from ..compare.localise import explain
 from ..compare.twin import attention_bound, paged
 from ..contract import Types
 
@@ -179,3 +181,17 @@ def for_backend(backend: Backend, recipe: dict[str, Any], **replaced: Any) -> At
     if own:
         w = w._replace(kv=backend.own_kv(w.k, w.v, w.cells, recipe["context"] + recipe["tail"]))
     return w
+
+
+def held(
+    backend: Backend,
+    name: str,
+    w: AttendArguments,
+    expected: np.ndarray,
+    got: np.ndarray,
+    bound: np.ndarray | float,
+    reason: str,
+) -> Comparison:
+    """The error of an attention against float64 ``expected``, with the place and likely cause of a failure."""
+    found = error(name, expected, got, bound, reason)
+    return found if found.passed else found.noted(*explain(backend, w, expected, got, np.asarray(bound)))

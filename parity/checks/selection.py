@@ -25,7 +25,7 @@ from qsa.reference.index import Index
 from qsa.reference.select import select
 
 from ..backend import Backend, UnsupportedError
-from ..compare import twin
+from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 from ..contract import NUMBER_TYPES, Types
@@ -117,7 +117,8 @@ def _ids(
         if found.passed or got.shape != expected.shape:
             return found
         classes = margins(expected, got, scores, steps)
-        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+        likely = index_causes.explained(index_causes.selection(expected, got, scores, steps))
+        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes, *likely)
     kind = backend.declaration.types.index_scores
     # Scores come in the type in which they are compared: the type itself makes ties, and no rounding is left.
     return held_as_sets(backend, name, expected, got, scores, steps, np.zeros_like(scores), f"scores are {kind}")
@@ -150,7 +151,9 @@ def held_as_sets(
         reason,
         size=max(1, int(steps[:, 3].sum())),
         bad=bad,
-        notes=classes.notes if bad else (),
+        notes=(*classes.notes, *index_causes.explained(index_causes.selection(right, given, scores, steps)))
+        if bad
+        else (),
         figures={"tie": classes.tie, "rounding": classes.rounding, "wrong": classes.wrong},
     )
 
