@@ -37,7 +37,7 @@ def _off(a: np.ndarray, b: np.ndarray) -> float:
 def likely(
     w: Any, row: int, head: int, expected: np.ndarray, got: np.ndarray, tolerance: float = CLOSE, output: str = ""
 ) -> str | None:
-    """The simple mistakes that give ``got`` [rows, heads, dim] instead of the expected at ``row`` and ``head``, or None.
+    """The simple mistakes that give ``got`` [rows, heads, dim] at ``row`` and ``head``, or None.
 
     tolerance  relative distance that rounding alone may have: :data:`CLOSE`, or the bound of a narrower type
     output     the declared type of the output: that one is no mistake
