@@ -19,7 +19,8 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
 from ..backend import Backend
-from ..compare.comparison import Comparison, error
+from ..compare.ceiling import REASON, exact_ceiling
+from ..compare.comparison import Comparison, error, most, relative_error, verdict
 from ..compare.localise import explain
 from ..compare.twin import attention_bound, paged
 from ..contract import Types
@@ -170,6 +171,17 @@ def original_truth(w: AttendInputs) -> np.ndarray:
 def float_bound(w: AttendArguments, expected: np.ndarray, types: Types = FLOAT32) -> tuple[np.ndarray, str]:
     """:func:`~..compare.twin.attention_bound` of inputs; ``types`` are those that a backend declares."""
     return attention_bound(w, expected, types)
+
+
+def ceiling(w: AttendArguments, expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> Comparison:
+    """The head of every row that uses most of its ``bound``, held to what the exact arithmetic may be off by at most on
+    these inputs."""
+    errors = relative_error(expected, got)
+    heads = (errors / np.broadcast_to(bound, errors.shape)).argmax(axis=1)
+    at = np.arange(len(errors))
+    name = "attend: ceiling"
+    measure, limit = most(name, errors[at, heads], exact_ceiling(w, expected, heads))
+    return verdict(name, measure, limit, REASON, kind="error", size=got.size)
 
 
 def for_backend(backend: Backend, recipe: dict[str, Any], **replaced: Any) -> AttendInputs:
