@@ -20,12 +20,12 @@ from ..compare.comparison import Comparison, equal, error, most, relative_error,
 from ..compare.localise import explain
 from ..contract import OwnKV
 from . import attend_inputs as data
-from . import fused, index_operations, storage
+from . import fused, index_operations, real_inputs, storage
 
 OPERATIONS = {
     "attend": {
         "format": (*data.FORMATS, data.OWN),
-        "scores": tuple(data.SCORES),
+        "scores": data.SCORES,
         "context": range(2**24 + 1),
         "rows": data.ROWS,
         "tail": data.TAILS,
@@ -53,14 +53,18 @@ OPERATIONS = {
     },
 }
 
+
 def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
     """The recipes of every case, in order; those of ``backend``'s own storage and fused calls where it has such."""
     for format in data.formats(arithmetic, backend):
         # Widths 1, 63, 64, 65, 500; then 2051, and 1024, 2049 and 2048 over contexts of 1K, 64K and 1M.
         for context, tail, rows in ((0, 1, 1), (60, 3, 1), (64, 0, 1), (64, 1, 2), (500, 0, 2)):
             yield dict(op="attend", format=format, scores="ordinary", context=context, rows=rows, tail=tail, seed=1)
-        for kind in data.SCORES:
+        for kind in data.FACTORS:
             yield dict(op="attend", format=format, scores=kind, context=16384, rows=4, tail=3, seed=2)
+        for number, kind in enumerate(real_inputs.KINDS):
+            yield dict(op="attend", format=format, scores=kind, context=300, rows=2, tail=number % 4, seed=11)
+        yield dict(op="attend", format=format, scores=data.SHARED, context=4096, rows=2, tail=1, seed=12)
         for context, tail in ((1024, 0), (65536, 1), (1048576, 0)):
             yield dict(op="attend", format=format, scores="ordinary", context=context, rows=2, tail=tail, seed=3)
         if arithmetic == "exact":

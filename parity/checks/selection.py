@@ -29,6 +29,7 @@ from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 from ..contract import NUMBER_TYPES, Types
+from . import real_scores
 
 OPERATIONS = {
     "select": family.ALLOWED,
@@ -39,7 +40,9 @@ OPERATIONS = {
         "rows": range(1, WINDOW_ROWS + 1),
         "tail": range(REAL.ratio),
         "seed": range(2**63),
+        "keys": (None, *real_scores.KEYS),
     },
+    "crowded": {**family.ALLOWED, "scores": real_scores.KINDS},
 }
 
 INDEXER = ("append_index", "block_scores", "select")
@@ -67,16 +70,24 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield dict(op="unused", rule=rule, scores=family.SCORES[0], context=context, rows=rows, tail=1, seed=6)
         for context, rows, tail in ((8, 2, 2), (2048, 3, 1), (8192, 4, 3)):
             yield dict(op="indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
+        for number, keys in enumerate(real_scores.KEYS):
+            yield dict(op="indexer", rule=rule, context=4096, rows=2, tail=number, seed=7, keys=keys)
+        # Contexts whose blocks are the bin, those above it and some below.
+        for kind, context, rows in (("shared", 8192, 8), ("bin4097", 20480, 2), ("bin16385", 81920, 2)):
+            yield dict(op="crowded", rule=rule, scores=kind, context=context, rows=rows, tail=1, seed=8)
+        yield dict(op="crowded", rule=rule, scores="bin32768", context=135168, rows=1, tail=2, seed=8)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = {key: value for key, value in recipe.items() if key != "op"}
-    return {"select": _select, "unused": _unused, "indexer": _indexer}[recipe["op"]](backend, given)
+    checks = {"select": _select, "crowded": _select, "unused": _unused, "indexer": _indexer}
+    return checks[recipe["op"]](backend, given)
 
 
 def _select(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    given = _within(backend, family.make_inputs(recipe))
+    make = real_scores.scores if recipe["scores"] in real_scores.KINDS else family.make_inputs
+    given = _within(backend, make(recipe))
     got = backend.select(**given)
     return [_ids(backend, "select", select(**given), got, given["scores"], given["steps"])]
 
@@ -164,7 +175,10 @@ def _keys(recipe: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, np.nda
     raw = inputs.bell(seed, "selection.raw", n, REAL.idx_dim)
     q = inputs.bell(seed, "selection.q", recipe["rows"], REAL.idx_heads * REAL.idx_dim)
     weight = 1 + inputs.uniform(seed, "selection.weight", 1, REAL.idx_dim)[0]
-    return raw, q.reshape(-1, REAL.idx_heads, REAL.idx_dim), weight
+    q = q.reshape(-1, REAL.idx_heads, REAL.idx_dim)
+    if recipe.get("keys"):
+        raw, q = real_scores.keys(recipe["keys"], raw, q)
+    return raw, q, weight
 
 
 def _chain(
