@@ -89,7 +89,7 @@ def _select(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     make = real_scores.scores if recipe["scores"] in real_scores.KINDS else family.make_inputs
     given = _within(backend, make(recipe))
     got = backend.select(**given)
-    return [_ids(backend, "select", select(**given), got, given["scores"], given["steps"])]
+    return [ids_comparison(backend, "select", select(**given), got, given["scores"], given["steps"])]
 
 
 def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -97,7 +97,7 @@ def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     given = _within(backend, family.make_inputs(recipe))
     given["steps"][1::2] = step_records([-1], recipe["rule"])
     got = backend.select(**given)
-    return [_ids(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
+    return [ids_comparison(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
 
 
 def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _ids(
+def ids_comparison(
     backend: Backend, name: str, expected: np.ndarray, got: np.ndarray, scores: np.ndarray, steps: np.ndarray
 ) -> Comparison:
     """Ids against the right ones: in the exact arithmetic bytes, with the class of every difference; else as sets with
@@ -228,7 +228,7 @@ def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         tables = Index(len(raw) // REAL.ratio + 1, weight)
         ids = backend.indexer(q, raw, tables, steps, recipe["rule"])
         _, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
-        return [_ids(backend, "indexer: ids", right_ids, ids, right_scores, steps)]
+        return [ids_comparison(backend, "indexer: ids", right_ids, ids, right_scores, steps)]
     filled = _Filled(backend)
     index, scores, ids = _chain(filled, recipe, steps, np.float32)
     right, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
@@ -237,7 +237,7 @@ def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     found = [
         equal("indexer: dead", right.dead, index.dead, ("dim",)),
         equal("indexer: scores", np.where(seen, right_scores, 0), np.where(seen, scores, 0), ("row", "block")),
-        _ids(backend, "indexer: ids", right_ids, ids, right_scores, steps),
+        ids_comparison(backend, "indexer: ids", right_ids, ids, right_scores, steps),
         _against_float64(backend, recipe, steps, ids),
     ]
     if blocks:
