@@ -61,7 +61,8 @@ def _attention(backend: Backend, label: str, w: family.BatchWindow, got: np.ndar
         parts.append((truth, got[mine], bound))
         lines = explain(backend, own, truth, got[mine], bound)
         notes += [f"slot {slot}, its rows from 0:", *lines] if lines else []
-    return error(label, *(np.concatenate([part[i] for part in parts]) for i in range(3)), reason).noted(*notes)
+    truths, outputs, bounds = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return error(label, truths, outputs, bounds, reason).noted(*notes)
 
 
 @lru_cache(maxsize=1)

@@ -114,7 +114,7 @@ def score_row(backend: Backend, name: str, q: np.ndarray, index: Index, step: li
     found = error(name, expected, got[: len(expected)], bound, reason, ("block",), scale)
     if found.passed or len(got) < len(expected):
         return found
-    return found.noted(*index_causes.explained(index_causes.block_scores(q, index, step, got, tail)))
+    return found.noted(*index_causes.explained(index_causes.block_scores(q, index, step, got, bool(tail))))
 
 
 def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:

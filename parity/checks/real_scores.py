@@ -46,7 +46,8 @@ def scores(recipe: dict[str, Any]) -> dict[str, Any]:
             count = min(BINS[kind], len(place))
             # 1 + j 2^-23: neighbours one ULP apart. The best lies last: a full buffer has lost it.
             crowd = place[:count]
-            crowd[[-1, crowd.argmax()]] = crowd[[crowd.argmax(), -1]]
+            last = int(crowd.argmax())
+            crowd[-1], crowd[last] = crowd[last], crowd[-1]
             made[row, crowd] = 1 + np.arange(count) * 2.0**-23
             made[row, place[count : count + _ABOVE]] += 2
     for row, n_bid in enumerate(steps[:, 2]):

@@ -117,9 +117,10 @@ class SelectProblem:
 
     def check(self, backend: Backend) -> list[Comparison]:
         """The comparison of the call: with the one right selection, as ``checks/selection.py`` holds it."""
-        given = {"scores": backend.rounded("index_scores", self.scores), "steps": self.steps, "rule": self.rule}
-        got = backend.select(**given, schedule=self.schedule)
-        return [ids_comparison(backend, "select", select(**given), got, given["scores"], self.steps)]
+        scores = backend.rounded("index_scores", self.scores)
+        got = backend.select(scores, self.steps, self.rule, schedule=self.schedule)
+        right = select(scores, self.steps, rule=self.rule)
+        return [ids_comparison(backend, "select", right, got, scores, self.steps)]
 
     def size(self) -> str:
         """The size in words."""

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -197,20 +198,28 @@ def _cells(p: AttendProblem, chosen: np.ndarray, dense: bool) -> AttendProblem |
 
 def _attend_values() -> Iterator[Callable[[AttendProblem], AttendProblem | None]]:
     """Simpler values, the largest steps first."""
-    for period in (1, 2, 4, 8):
-        yield lambda p, period=period: _repeated(p, period)
-    yield lambda p: replace(p, q=np.where(p.q != 0, np.sign(p.q), 0).astype(np.float32))
-    yield lambda p: replace(p, q=np.rint(p.q).astype(np.float32))
-    yield lambda p: replace(p, q=(np.rint(p.q * 8) / 8).astype(np.float32))
+    yield from (partial(_repeated, period=period) for period in (1, 2, 4, 8))
+    yield lambda p: replace(p, q=np.sign(p.q))
+    yield lambda p: replace(p, q=np.rint(p.q))
+    yield lambda p: replace(p, q=np.rint(p.q * 8) / np.float32(8))
     yield lambda p: replace(p, k=np.zeros_like(p.k))
-    yield lambda p: replace(p, k=p.k * (np.arange(REAL.head_dim) < 1).astype(p.k.dtype))
-    yield lambda p: replace(p, v=p.v * (np.arange(REAL.head_dim) < 1).astype(p.v.dtype))
-    yield lambda p: replace(p, k=np.sign(p.k).astype(p.k.dtype))
-    yield lambda p: replace(p, v=np.sign(p.v).astype(p.v.dtype))
     for name in ("k", "v"):
-        # Without values in the other KV head.
+        yield partial(_one_dim, name=name)
+    for name in ("k", "v"):
+        yield partial(_signs_of, name=name)
         for side in range(REAL.n_head_kv):
-            yield lambda p, name=name, side=side: _silent(p, name, side)
+            yield partial(_silent, name=name, side=side)
+
+
+def _one_dim(p: AttendProblem, name: str) -> AttendProblem:
+    """0 in every dim but the first."""
+    values = getattr(p, name)
+    return replace(p, **{name: values * (np.arange(REAL.head_dim) < 1).astype(values.dtype)})
+
+
+def _signs_of(p: AttendProblem, name: str) -> AttendProblem:
+    values = getattr(p, name)
+    return replace(p, **{name: np.sign(values).astype(values.dtype)})
 
 
 def _repeated(p: AttendProblem, period: int) -> AttendProblem | None:
@@ -222,6 +231,7 @@ def _repeated(p: AttendProblem, period: int) -> AttendProblem | None:
 
 
 def _silent(p: AttendProblem, name: str, side: int) -> AttendProblem:
+    """0 in one KV head."""
     values = getattr(p, name).copy()
     values[:, side] = 0
     return replace(p, **{name: values})
