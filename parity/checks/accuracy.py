@@ -103,6 +103,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         found.append(data.ceiling(w, expected, got, bound))
     elif not kernel.passed:
         found[0] = kernel.noted(*explain(backend, w, expected, got, bound))
+    types = None if backend.arithmetic == "exact" else backend.declaration.types
+    found[0] = data.with_budget(found[0], w, expected, got, bound, types)
     if isinstance(w.kv, OwnKV):
         found.append(storage.unchanged(backend, w.kv, w.cells))
     return found

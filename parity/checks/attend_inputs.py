@@ -5,6 +5,7 @@ more than the cells that are selected. A recipe's ``context`` and ``tail`` are t
 context + tail cells, earlier rows one fewer each.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
 from ..backend import Backend
+from ..compare.budget import budget, row_head_map, split_block_map
 from ..compare.ceiling import REASON, exact_ceiling
 from ..compare.comparison import Comparison, error, most, relative_error, verdict
 from ..compare.localise import explain
@@ -232,4 +234,43 @@ def held(
 ) -> Comparison:
     """The error of an attention against float64 ``expected``, with the place and likely cause of a failure."""
     found = error(name, expected, got, bound, reason)
-    return found if found.passed else found.noted(*explain(backend, w, expected, got, np.asarray(bound)))
+    if found.passed:
+        return found
+    return mapped(found.noted(*explain(backend, w, expected, got, np.asarray(bound))), w, expected, got, bound)
+
+
+def mapped(
+    found: Comparison, w: AttendArguments, expected: np.ndarray, got: np.ndarray, bound: np.ndarray | float
+) -> Comparison:
+    """``found`` with its map by row and head, and where it failed that of the worst head by split and block."""
+    if got.shape != expected.shape:
+        return found
+    heads = row_head_map(expected, got, bound)
+    maps = {"row, head": heads}
+    if not found.passed:
+        row, head = _most(heads)
+        maps["split, block"] = split_block_map(w, row, head, expected, got)
+    return replace(found, maps=maps)
+
+
+def with_budget(
+    found: Comparison,
+    w: AttendInputs,
+    expected: np.ndarray,
+    got: np.ndarray,
+    bound: np.ndarray | float,
+    types: Types | None,
+) -> Comparison:
+    """``found`` with its maps and the error budget of the head that uses most of its bound; ``types`` are None in the
+    exact arithmetic."""
+    if got.shape != expected.shape:
+        return found
+    row, head = _most(row_head_map(expected, got, bound))
+    return replace(mapped(found, w, expected, got, bound), budget=budget(w, row, head, types))
+
+
+def _most(shares: list[list[float]]) -> tuple[int, int]:
+    """(row, head) of the largest share."""
+    array = np.array(shares)
+    row, head = np.unravel_index(int(np.where(np.isnan(array), np.inf, array).argmax()), array.shape)
+    return int(row), int(head)
