@@ -1,4 +1,4 @@
-"""Text files written whole: reports, records, goldens.
+"""Files written whole: reports, records, goldens.
 
 A regular file is written under a temporary name in the same folder and moved into place: a killed run leaves the old
 file or none. A link, a character device or a FIFO is no file of ours to replace: it is opened and written through, and
@@ -55,15 +55,20 @@ def probe(path: str | Path) -> None:
 def write(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path`` in UTF-8: a regular file in one step, its folder made when missing; a link, a
     character device or a FIFO through. Raises OSError."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` as :func:`write` does."""
     path = Path(path)
     if _written_through(path):
-        with open(path, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(path, "wb") as file:
+            file.write(content)
         return
     handle, temporary = _temporary(path)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         # mkstemp makes files private; these are read by everybody.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)

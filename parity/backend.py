@@ -141,6 +141,11 @@ class Backend:
         arguments = {"q": given.pop("q"), "gate": self._typed("query", gate), **given}
         return self._run("attend_gated", arguments)
 
+    def attend_stages(self, q: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray, row: int) -> dict[str, Any]:
+        """Intermediate arrays of ``row`` by name, as far as the backend shows them (``compare/localise.py``)."""
+        arguments = self._attend_arguments("attend_stages", q, kv, ids, steps, None)
+        return self._run("attend_stages", {**arguments, "row": row}, gives="named")
+
     def _attend_arguments(
         self, name: str, q: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray, slots: np.ndarray | None
     ) -> dict[str, Any]:

@@ -35,7 +35,12 @@ class BadElement(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ComparisonResult(Struct, frozen=True, forbid_unknown_fields=True):
-    """One comparison, :class:`compare.comparison.Comparison`; a number that is not finite is None."""
+    """One comparison, :class:`compare.comparison.Comparison`; a number that is not finite is None.
+
+    ``budget``: stage -> [what it moves the worst head's output by, share of all stages]. ``maps``: ``row, head`` -> the
+    share of its bound that every head's error uses; ``split, block`` -> the share of the worst head's error that one
+    factor on the weights of that block explains.
+    """
 
     name: str
     kind: str
@@ -50,6 +55,8 @@ class ComparisonResult(Struct, frozen=True, forbid_unknown_fields=True):
     worst: dict[str, tuple[int, float | None]]
     figures: dict[str, float | None]
     notes: list[str]
+    budget: dict[str, tuple[float | None, float | None]] = {}
+    maps: dict[str, list[list[float | None]]] = {}
 
 
 class Detail(Struct, frozen=True, forbid_unknown_fields=True):

@@ -49,11 +49,13 @@ STATUSES = ("passed", "failed", "unsupported")
 
 @dataclass(frozen=True)
 class Case:
-    """One case: the module that runs it and its recipe; ``text`` is its case string."""
+    """One case: the module that runs it and its recipe; ``text`` is its case string. ``problem`` is a call that
+    ``qsa shrink`` made smaller, which checks itself; the text is then its file and the module ``shrunk``."""
 
     module: str
     text: str
     recipe: dict[str, Any]
+    problem: Any = None
 
     @classmethod
     def of(cls, module: str, recipe: dict[str, Any]) -> "Case":
@@ -101,7 +103,7 @@ class Result:
             if verbose or not comparison.passed:
                 yield from (f"  {line}" for line in comparison.lines())
         if self.status == "failed" and backend is not None:
-            yield f"  again: {command(self.case.text, backend)}"
+            yield f"  again: {command(self.case.text, backend, shrunk=self.case.problem is not None)}"
 
 
 @dataclass
@@ -125,11 +127,13 @@ def worst_of(comparisons: Iterable[Comparison]) -> Comparison | None:
     return max(comparisons, key=lambda comparison: (not comparison.passed, comparison.share), default=None)
 
 
-def command(text: str, backend: Backend) -> str:
-    """The command that runs the case ``text`` again on ``backend``, ready for a shell."""
+def command(text: str, backend: Backend, shrunk: bool = False) -> str:
+    """The command that runs the case ``text``, or the file of a ``shrunk`` one, again on ``backend``, ready for a
+    shell."""
     default = backend.arithmetic == backend.declaration.arithmetics[0]
     arithmetic = "" if default else f" --arithmetic {backend.arithmetic}"
-    return f"qsa parity --backend {shlex.quote(backend.name)}{arithmetic} --case '{text}'"
+    what = f"--shrunk {shlex.quote(text)}" if shrunk else f"--case '{text}'"
+    return f"qsa parity --backend {shlex.quote(backend.name)}{arithmetic} {what}"
 
 
 def collect(names: Iterable[str], arithmetic: str, full: bool = False, backend: Backend | None = None) -> list[Case]:
@@ -185,7 +189,9 @@ def run_case(case: Case, backend: Backend) -> Result:
     try:
         # NumPy's own policy, whatever a backend has set: the judge's arithmetic must not depend on it.
         with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
-            comparisons = tuple(MODULES[case.module].check(backend, case.recipe))
+            check = MODULES[case.module].check if case.problem is None else None
+            found = case.problem.check(backend) if check is None else check(backend, case.recipe)
+            comparisons = tuple(found)
     except UnsupportedError as unsupported:
         return Result(case, "unsupported", time.perf_counter() - started, reason=str(unsupported))
     except Exception as error:

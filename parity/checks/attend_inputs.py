@@ -5,6 +5,7 @@ more than the cells that are selected. A recipe's ``context`` and ``tail`` are t
 context + tail cells, earlier rows one fewer each.
 """
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -19,8 +20,13 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
 from ..backend import Backend
+from ..compare.budget import budget, row_head_map, split_block_map
+from ..compare.ceiling import REASON, exact_ceiling
+from ..compare.comparison import Comparison, error, most, relative_error, verdict
+from ..compare.localise import explain
 from ..compare.twin import attention_bound, paged
 from ..contract import Types
+from . import real_inputs
 
 FORMATS = (*EXACT_FORMATS, "fp16")
 """Formats of our pools that the float arithmetic takes; the exact one takes all but the last."""
@@ -30,8 +36,14 @@ TAILS = range(REAL.ratio)
 SEEDS = range(2**63)
 """Values of the parameters ``rows``, ``tail`` and ``seed`` of a recipe."""
 
-SCORES = {"flat": 2.0**-6, "ordinary": 1.0, "peaked": 16.0}
+FACTORS = {"flat": 2.0**-6, "ordinary": 1.0, "peaked": 16.0}
 """Kind of scores -> factor of the query: deviations of the scores of about 0.02, 1.3 and 21 nats."""
+
+SHARED = "shared"
+"""As scores: ordinary ones of rows that have nine tenths of their blocks in common."""
+
+SCORES = (*FACTORS, SHARED, *real_inputs.KINDS)
+"""Kinds of inputs: the value ``scores`` of a recipe."""
 
 FLOAT32 = Types()
 
@@ -80,12 +92,13 @@ class AttendArguments(Protocol):
 
 @lru_cache(maxsize=3)
 def _values(
-    context: int, tail: int, rows: int, seed: int
+    context: int, tail: int, rows: int, seed: int, shared: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(ids, steps, cells, k, v), the same for every format, schedule and page size."""
+    """(ids, steps, cells, k, v), the same for every format, schedule and page size. ``shared``: every row has nine
+    tenths of the first row's blocks."""
     end = context + tail
     steps = step_records(np.arange(end - rows, end))
-    ids = selection({"seed": seed}, steps)
+    ids = _shared(seed, steps) if shared else selection({"seed": seed}, steps)
     cells = np.unique(ids[ids >= 0]).astype(np.int64)
     dims = REAL.n_head_kv * REAL.head_dim
     k, v = (
@@ -94,6 +107,20 @@ def _values(
     for array in (ids, steps, cells, k, v):
         array.flags.writeable = False
     return ids, steps, cells, k, v
+
+
+def _shared(seed: int, steps: np.ndarray) -> np.ndarray:
+    """Cells int32 [rows, 2051] of rows that select the same nine tenths of their blocks, and a tenth each."""
+    blocks = inputs.permutation(seed, "parity.shared", int(steps[0, 2]))
+    ids = np.full((len(steps), REAL.max_width), -1, np.int32)
+    for row, (_, n_kv, n_bid, width) in enumerate(steps.tolist()):
+        count = (width - n_kv % REAL.ratio) // REAL.ratio
+        common = count * 9 // 10
+        own = blocks[common:][(row * (count - common) + np.arange(count - common)) % (len(blocks) - common)]
+        chosen = np.concatenate([blocks[:common], own])
+        cells = (chosen[:, None] * REAL.ratio + np.arange(REAL.ratio)).ravel()
+        ids[row, :width] = np.sort(np.concatenate([cells, np.arange(n_bid * REAL.ratio, n_kv)]))
+    return ids
 
 
 def poisoned_kv(
@@ -137,15 +164,19 @@ def attend_inputs(recipe: dict[str, Any]) -> AttendInputs:
     unless given."""
     context, tail, rows, seed = (recipe[key] for key in ("context", "tail", "rows", "seed"))
     capacity, page = context + tail, recipe.get("page", 4)
-    ids, steps, cells, k, v = _values(context, tail, rows, seed)
+    kind = recipe.get("scores", "ordinary")
+    ids, steps, cells, k, v = _values(context, tail, rows, seed, kind == SHARED)
+    q = queries(rows, seed, kind if kind in FACTORS else "ordinary")
+    if kind in real_inputs.KINDS:
+        q, k, v = real_inputs.changed(kind, q, k, v, ids, cells)
     table = sparse_table(cells, page, capacity, "shuffled", seed)
     kv = poisoned_kv(recipe["format"], page, cells, k, v, table)
-    return AttendInputs(queries(rows, seed, recipe.get("scores", "ordinary")), kv, ids, steps, cells, k, v)
+    return AttendInputs(q, kv, ids, steps, cells, k, v)
 
 
 def queries(rows: int, seed: int, scores: str = "ordinary") -> np.ndarray:
-    """Queries float32 [rows, n_head, head_dim] for scores of one kind of :data:`SCORES`."""
-    q = inputs.bell(seed, "parity.q", rows, REAL.n_head * REAL.head_dim, SCORES[scores])
+    """Queries float32 [rows, n_head, head_dim] for scores of one kind of :data:`FACTORS`."""
+    q = inputs.bell(seed, "parity.q", rows, REAL.n_head * REAL.head_dim, FACTORS[scores])
     # Bell-shaped numbers have 18 bits: fixed point with 22 bits would not round one of them.
     q = q * ODD
     return q.reshape(rows, REAL.n_head, REAL.head_dim)
@@ -170,6 +201,17 @@ def float_bound(w: AttendArguments, expected: np.ndarray, types: Types = FLOAT32
     return attention_bound(w, expected, types)
 
 
+def ceiling(w: AttendArguments, expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> Comparison:
+    """The head of every row that uses most of its ``bound``, held to what the exact arithmetic may be off by at most on
+    these inputs."""
+    errors = relative_error(expected, got)
+    heads = (errors / np.broadcast_to(bound, errors.shape)).argmax(axis=1)
+    at = np.arange(len(errors))
+    name = "attend: ceiling"
+    measure, limit = most(name, errors[at, heads], exact_ceiling(w, expected, heads))
+    return verdict(name, measure, limit, REASON, kind="error", size=got.size)
+
+
 def for_backend(backend: Backend, recipe: dict[str, Any], **replaced: Any) -> AttendInputs:
     """:func:`attend_inputs` as ``backend`` takes them: the query has values of its type, and with the format ``own``
     K and V lie in the backend's own storage. ``replaced`` are fields put in place of the made ones."""
@@ -179,3 +221,56 @@ def for_backend(backend: Backend, recipe: dict[str, Any], **replaced: Any) -> At
     if own:
         w = w._replace(kv=backend.own_kv(w.k, w.v, w.cells, recipe["context"] + recipe["tail"]))
     return w
+
+
+def held(
+    backend: Backend,
+    name: str,
+    w: AttendArguments,
+    expected: np.ndarray,
+    got: np.ndarray,
+    bound: np.ndarray | float,
+    reason: str,
+) -> Comparison:
+    """The error of an attention against float64 ``expected``, with the place and likely cause of a failure."""
+    found = error(name, expected, got, bound, reason)
+    if found.passed:
+        return found
+    return mapped(found.noted(*explain(backend, w, expected, got, np.asarray(bound))), w, expected, got, bound)
+
+
+def mapped(
+    found: Comparison, w: AttendArguments, expected: np.ndarray, got: np.ndarray, bound: np.ndarray | float
+) -> Comparison:
+    """``found`` with its map by row and head, and where it failed that of the worst head by split and block."""
+    if got.shape != expected.shape:
+        return found
+    heads = row_head_map(expected, got, bound)
+    maps = {"row, head": heads}
+    if not found.passed:
+        row, head = _most(heads)
+        maps["split, block"] = split_block_map(w, row, head, expected, got)
+    return replace(found, maps=maps)
+
+
+def with_budget(
+    found: Comparison,
+    w: AttendInputs,
+    expected: np.ndarray,
+    got: np.ndarray,
+    bound: np.ndarray | float,
+    types: Types | None,
+) -> Comparison:
+    """``found`` with its maps and the error budget of the head that uses most of its bound; ``types`` are None in the
+    exact arithmetic."""
+    if got.shape != expected.shape:
+        return found
+    row, head = _most(row_head_map(expected, got, bound))
+    return replace(mapped(found, w, expected, got, bound), budget=budget(w, row, head, types))
+
+
+def _most(shares: list[list[float]]) -> tuple[int, int]:
+    """(row, head) of the largest share."""
+    array = np.array(shares)
+    row, head = np.unravel_index(int(np.where(np.isnan(array), np.inf, array).argmax()), array.shape)
+    return int(row), int(head)

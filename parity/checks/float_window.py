@@ -17,6 +17,7 @@ from qsa.reference.select import select
 
 from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal, error
+from ..compare.localise import explain
 from . import attend_inputs as data
 from .index_operations import score_row
 from .selection import held_as_sets
@@ -46,19 +47,22 @@ class FloatWindow:
                 step = w.steps[row].tolist()
                 yield score_row(backend, f"{label}, row {row}", w.q_idx[row], w.indexes[slot], step, got[row])
         else:
-            yield error(label, *_attention(self.w, got, backend))
+            yield _attention(backend, label, w, got)
 
 
-def _attention(w: family.BatchWindow, got: np.ndarray, backend: Backend) -> tuple[np.ndarray, np.ndarray, Any, str]:
-    """(truth, got, bounds [rows, 1], reason) of a window's attention."""
-    parts = []
+def _attention(backend: Backend, label: str, w: family.BatchWindow, got: np.ndarray) -> Comparison:
+    """A window's attention against float64, every slot by itself for the bound and the cause of a failure."""
+    parts, notes = [], []
     for slot in range(len(w.kvs)):
         mine = w.slots == slot
         own = SimpleNamespace(q=w.q[mine], kv=w.kvs[slot], ids=w.ids[mine], steps=w.steps[mine])
         truth = data.truth(own)
-        parts.append((truth, *data.float_bound(own, truth, backend.declaration.types)))
-    truths, bounds = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    return truths, got, bounds, parts[0][2]
+        bound, reason = data.float_bound(own, truth, backend.declaration.types)
+        parts.append((truth, got[mine], bound))
+        lines = explain(backend, own, truth, got[mine], bound)
+        notes += [f"slot {slot}, its rows from 0:", *lines] if lines else []
+    truths, outputs, bounds = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return error(label, truths, outputs, bounds, reason).noted(*notes)
 
 
 @lru_cache(maxsize=1)
@@ -175,7 +179,7 @@ def check_draft(
     refused: list[str] = []
     with switched({"pass": "standing"}):
         standing = backend.attend(w.q, w.kv, w.ids, w.steps)
-    found.append(error("draft: standing path against float64", truth, standing, bound, reason))
+    found.append(data.held(backend, "draft: standing path against float64", w, truth, standing, bound, reason))
     for schedule in schedules:
         if schedule == "split":
             # Another order of additions: the module `split` holds it to its bound.
@@ -186,6 +190,6 @@ def check_draft(
         except UnsupportedError as unsupported:
             refused.append(str(unsupported))
             continue
-        found.append(error(f"draft: {schedule}", truth, got, bound, reason))
+        found.append(data.held(backend, f"draft: {schedule}", w, truth, got, bound, reason))
         found += _same(backend, "schedule", f"draft: {schedule}", "attention", standing, got)
     return found, refused

@@ -18,6 +18,7 @@ from qsa.golden.record import GoldenError, Produced
 from qsa.golden.store import Store
 
 from ..backend import Backend, UnsupportedError
+from ..compare import index_causes
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
@@ -108,4 +109,5 @@ def _explained(
     if name == "out":
         return explain(backend, given, expected, got)
     classes = margins(expected, got, given.scores, given.steps)
-    return f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes
+    likely = index_causes.explained(index_causes.selection(expected, got, given.scores, given.steps))
+    return f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes, *likely

@@ -12,7 +12,7 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 
 from ..backend import Backend, UnsupportedError
-from ..compare import twin
+from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, error, relative_error
 from ..contract import OwnIndex
 
@@ -111,7 +111,10 @@ def score_row(backend: Backend, name: str, q: np.ndarray, index: Index, step: li
         reason = f"{TREE_ROUNDINGS} roundings in the lane tree, each at most 2^-24 of the sum of |key x query|"
     else:
         bound, reason = twin.score_bound(q, keys, backend.declaration.types.index_scores)
-    return error(name, expected, got[: len(expected)], bound, reason, ("block",), scale)
+    found = error(name, expected, got[: len(expected)], bound, reason, ("block",), scale)
+    if found.passed or len(got) < len(expected):
+        return found
+    return found.noted(*index_causes.explained(index_causes.block_scores(q, index, step, got, bool(tail))))
 
 
 def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:

@@ -17,7 +17,7 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, read_kv
 
 from ..backend import Backend
-from ..compare.comparison import Comparison, equal, error
+from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
 from . import attend_inputs as data
 from . import storage
@@ -124,7 +124,8 @@ def _own(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         given = w._replace(kv=backend.own_kv(k, v, cells, capacity, pieces))
         got, expected = backend.attend(given.q, given.kv, given.ids, given.steps), data.truth(given)
         bound, reason = data.float_bound(given, expected, backend.declaration.types)
-        found.append(error(f"attend: other cells, appended in {pieces}", expected, got, bound, reason))
+        name = f"attend: other cells, appended in {pieces}"
+        found.append(data.held(backend, name, given, expected, got, bound, reason))
     return found
 
 
@@ -146,7 +147,8 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         same = equal("attend: pages", standard, got, reason="pages are no part of the arithmetic")
         return [same if same.passed else same.noted(*explain(backend, w, standard, got))]
     expected = data.truth(w)
-    found = [error("attend: kernel", expected, got, *data.float_bound(w, expected, backend.declaration.types))]
+    bound, reason = data.float_bound(w, expected, backend.declaration.types)
+    found = [data.held(backend, "attend: kernel", w, expected, got, bound, reason)]
     if "pages" in backend.declaration.invariance:
         standard = backend.attend(w.q, plain, w.ids, w.steps)
         found.append(equal("attend: pages", standard, got, reason="declared: invariance over pages"))

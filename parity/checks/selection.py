@@ -25,10 +25,11 @@ from qsa.reference.index import Index
 from qsa.reference.select import select
 
 from ..backend import Backend, UnsupportedError
-from ..compare import twin
+from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 from ..contract import NUMBER_TYPES, Types
+from . import real_scores
 
 OPERATIONS = {
     "select": family.ALLOWED,
@@ -39,7 +40,9 @@ OPERATIONS = {
         "rows": range(1, WINDOW_ROWS + 1),
         "tail": range(REAL.ratio),
         "seed": range(2**63),
+        "keys": (None, *real_scores.KEYS),
     },
+    "crowded": {**family.ALLOWED, "scores": real_scores.KINDS},
 }
 
 INDEXER = ("append_index", "block_scores", "select")
@@ -67,18 +70,26 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield dict(op="unused", rule=rule, scores=family.SCORES[0], context=context, rows=rows, tail=1, seed=6)
         for context, rows, tail in ((8, 2, 2), (2048, 3, 1), (8192, 4, 3)):
             yield dict(op="indexer", rule=rule, context=context, rows=rows, tail=tail, seed=4)
+        for number, keys in enumerate(real_scores.KEYS):
+            yield dict(op="indexer", rule=rule, context=4096, rows=2, tail=number, seed=7, keys=keys)
+        # Contexts whose blocks are the bin, those above it and some below.
+        for kind, context, rows in (("shared", 8192, 8), ("bin4097", 20480, 2), ("bin16385", 81920, 2)):
+            yield dict(op="crowded", rule=rule, scores=kind, context=context, rows=rows, tail=1, seed=8)
+        yield dict(op="crowded", rule=rule, scores="bin32768", context=135168, rows=1, tail=2, seed=8)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = {key: value for key, value in recipe.items() if key != "op"}
-    return {"select": _select, "unused": _unused, "indexer": _indexer}[recipe["op"]](backend, given)
+    checks = {"select": _select, "crowded": _select, "unused": _unused, "indexer": _indexer}
+    return checks[recipe["op"]](backend, given)
 
 
 def _select(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    given = _within(backend, family.make_inputs(recipe))
+    make = real_scores.scores if recipe["scores"] in real_scores.KINDS else family.make_inputs
+    given = _within(backend, make(recipe))
     got = backend.select(**given)
-    return [_ids(backend, "select", select(**given), got, given["scores"], given["steps"])]
+    return [ids_comparison(backend, "select", select(**given), got, given["scores"], given["steps"])]
 
 
 def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -86,7 +97,7 @@ def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     given = _within(backend, family.make_inputs(recipe))
     given["steps"][1::2] = step_records([-1], recipe["rule"])
     got = backend.select(**given)
-    return [_ids(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
+    return [ids_comparison(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
 
 
 def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +118,7 @@ def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _ids(
+def ids_comparison(
     backend: Backend, name: str, expected: np.ndarray, got: np.ndarray, scores: np.ndarray, steps: np.ndarray
 ) -> Comparison:
     """Ids against the right ones: in the exact arithmetic bytes, with the class of every difference; else as sets with
@@ -117,7 +128,8 @@ def _ids(
         if found.passed or got.shape != expected.shape:
             return found
         classes = margins(expected, got, scores, steps)
-        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+        likely = index_causes.explained(index_causes.selection(expected, got, scores, steps))
+        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes, *likely)
     kind = backend.declaration.types.index_scores
     # Scores come in the type in which they are compared: the type itself makes ties, and no rounding is left.
     return held_as_sets(backend, name, expected, got, scores, steps, np.zeros_like(scores), f"scores are {kind}")
@@ -150,7 +162,9 @@ def held_as_sets(
         reason,
         size=max(1, int(steps[:, 3].sum())),
         bad=bad,
-        notes=classes.notes if bad else (),
+        notes=(*classes.notes, *index_causes.explained(index_causes.selection(right, given, scores, steps)))
+        if bad
+        else (),
         figures={"tie": classes.tie, "rounding": classes.rounding, "wrong": classes.wrong},
     )
 
@@ -161,7 +175,10 @@ def _keys(recipe: dict[str, Any], steps: np.ndarray) -> tuple[np.ndarray, np.nda
     raw = inputs.bell(seed, "selection.raw", n, REAL.idx_dim)
     q = inputs.bell(seed, "selection.q", recipe["rows"], REAL.idx_heads * REAL.idx_dim)
     weight = 1 + inputs.uniform(seed, "selection.weight", 1, REAL.idx_dim)[0]
-    return raw, q.reshape(-1, REAL.idx_heads, REAL.idx_dim), weight
+    q = q.reshape(-1, REAL.idx_heads, REAL.idx_dim)
+    if recipe.get("keys"):
+        raw, q = real_scores.keys(recipe["keys"], raw, q)
+    return raw, q, weight
 
 
 def _chain(
@@ -211,7 +228,7 @@ def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         tables = Index(len(raw) // REAL.ratio + 1, weight)
         ids = backend.indexer(q, raw, tables, steps, recipe["rule"])
         _, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
-        return [_ids(backend, "indexer: ids", right_ids, ids, right_scores, steps)]
+        return [ids_comparison(backend, "indexer: ids", right_ids, ids, right_scores, steps)]
     filled = _Filled(backend)
     index, scores, ids = _chain(filled, recipe, steps, np.float32)
     right, right_scores, right_ids = _chain(exact, recipe, steps, np.float32)
@@ -220,7 +237,7 @@ def _indexer(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     found = [
         equal("indexer: dead", right.dead, index.dead, ("dim",)),
         equal("indexer: scores", np.where(seen, right_scores, 0), np.where(seen, scores, 0), ("row", "block")),
-        _ids(backend, "indexer: ids", right_ids, ids, right_scores, steps),
+        ids_comparison(backend, "indexer: ids", right_ids, ids, right_scores, steps),
         _against_float64(backend, recipe, steps, ids),
     ]
     if blocks:

@@ -18,6 +18,7 @@ from qsa.reference.formats import EXACT_FORMATS
 
 from ..backend import Backend
 from ..compare.comparison import Comparison, equal, error
+from ..compare.localise import explain
 from . import attend_inputs as data
 
 SCHEDULES = ("split", "step", "multi")
@@ -76,7 +77,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     else:
         name, given = "attend: step", [(w.q[[r]], w.kv, w.ids[[r]], w.steps[[r]]) for r in range(len(w.q))]
         got = np.concatenate([backend.attend(*row, schedule="step") for row in given])
-    return _both(name, right, standard, got)
+    return _both(backend, w, name, right, standard, got)
 
 
 class _Right(NamedTuple):
@@ -105,15 +106,22 @@ def _prepared(
     return w, _right(backend, w)
 
 
-def _both(name: str, right: _Right, standard: np.ndarray, got: np.ndarray) -> list[Comparison]:
+def _both(
+    backend: Backend, w: data.AttendInputs, name: str, right: _Right, standard: np.ndarray, got: np.ndarray
+) -> list[Comparison]:
     """The standard against the right result, and ``got`` against the standard."""
     if right.bound is None:
-        pairs = (("attend: batch", right.expected, standard), (name, standard, got))
-        return [equal(label, a, b, reason=right.reason) for label, a, b in pairs]
+        found = []
+        for label, a, b in (("attend: batch", right.expected, standard), (name, standard, got)):
+            same = equal(label, a, b, reason=right.reason)
+            # The cause is one of the schedule: it is looked for against the right result.
+            found.append(same if same.passed else same.noted(*explain(backend, w, right.expected, b)))
+        return found
     twice = f"both may be off by their own bound, twice: {right.reason}"
+    same = error(name, standard, got, 2 * right.bound, twice)
     return [
-        error("attend: batch", right.expected, standard, right.bound, right.reason),
-        error(name, standard, got, 2 * right.bound, twice),
+        data.held(backend, "attend: batch", w, right.expected, standard, right.bound, right.reason),
+        same if same.passed else same.noted(*explain(backend, w, right.expected, got, right.bound)),
     ]
 
 
@@ -138,5 +146,5 @@ def _multi(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         rows, w = np.flatnonzero(slots == slot), windows[slot]
         own = w._replace(q=w.q[rows], ids=w.ids[rows], steps=w.steps[rows])
         standard = backend.attend(own.q, own.kv, own.ids, own.steps)
-        found += _both(f"attend: multi, slot {slot}", _right(backend, own), standard, got[rows])
+        found += _both(backend, own, f"attend: multi, slot {slot}", _right(backend, own), standard, got[rows])
     return found

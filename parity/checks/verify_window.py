@@ -27,6 +27,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 
 from ..backend import Backend, UnsupportedError
+from ..compare import index_causes
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
@@ -192,7 +193,8 @@ def _held(
         return found
     if name == "ids":
         classes = margins(expected, got, w.scores, w.steps)
-        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes)
+        likely = index_causes.explained(index_causes.selection(expected, got, w.scores, w.steps))
+        return found.noted(f"cells: {classes.tie} tie, {classes.wrong} wrong", *classes.notes, *likely)
     if name == "attention":
         slot = w.slots[found.first.coordinate[0]]
         mine = w.slots == slot

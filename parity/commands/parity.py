@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qsa.kernels.switches import ARITHMETICS, switches
 
-from .. import report, suite
+from .. import report, shrink, suite
 from ..backend import Backend
 from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
@@ -63,6 +63,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="default: the first that the backend declares; of our own QSA_ARITHMETIC, else exact",
     )
     parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
+    parser.add_argument("--shrunk", metavar="FILE", help="run the call that qsa shrink wrote to this file alone")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML; - is standard output")
     parser.add_argument(
@@ -88,6 +89,10 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
     """The cases that the options choose. Raises ValueError on options that do not go together."""
     if arguments.bench and "verify-batch" not in arguments.modules:
         raise ValueError("--bench: goes with the module verify-batch")
+    if arguments.shrunk and (arguments.modules or arguments.case):
+        raise ValueError(f"--shrunk = {arguments.shrunk!r}: not together with MODULE or --case")
+    if arguments.shrunk:
+        return [suite.Case("shrunk", arguments.shrunk, {}, shrink.load(arguments.shrunk))]
     if arguments.case and arguments.modules:
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
     if arguments.case:
@@ -151,11 +156,11 @@ def _parity(
     text = f"qsa parity: backend {backend.name}, {backend.arithmetic} arithmetic; {headline(environment)}"
     console.print(text, **PLAIN)
     try:
-        tally = _run(cases, backend, console, verbose=bool(arguments.case))
+        tally = _run(cases, backend, console, verbose=bool(arguments.case or arguments.shrunk))
     except KeyboardInterrupt:
         print("qsa parity: interrupted: no report was written", file=sys.stderr)
         return 130
-    console.print(report.table(tally, suite.MODULES))
+    console.print(report.table(tally, (*suite.MODULES, "shrunk")))
     if arguments.json:
         write(arguments.json, report.json_text(report.as_json(tally, environment)))
     if arguments.junit:

@@ -27,7 +27,8 @@ class Comparison:
 
     ``kind`` is ``equal`` (the measure counts bad elements), ``error`` (a relative error) or ``count``. ``size`` and
     ``bad`` count elements. ``worst`` maps an axis to (index, figure) of its worst slice. ``figures`` are further
-    numbers that decide nothing; ``notes`` are lines for the reader, the suspected stage among them.
+    numbers that decide nothing; ``notes`` are lines for the reader, the suspected stage among them. ``budget`` maps a
+    stage to (its part of the error, its share); ``maps`` a pair of axes to rows of figures (``budget.py``).
     """
 
     name: str
@@ -41,6 +42,8 @@ class Comparison:
     worst: dict[str, tuple[int, float]] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    budget: dict[str, tuple[float, float]] = field(default_factory=dict)
+    maps: dict[str, list[list[float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_bounds(self.name, self.bound)
@@ -78,6 +81,8 @@ class Comparison:
             "worst": {axis: [index, finite(figure)] for axis, (index, figure) in self.worst.items()},
             "figures": {key: finite(value) for key, value in self.figures.items()},
             "notes": list(self.notes),
+            "budget": {stage: [short(part), short(share)] for stage, (part, share) in self.budget.items()},
+            "maps": {axes: [[short(x) for x in row] for row in rows] for axes, rows in self.maps.items()},
         }
 
     def lines(self) -> Iterator[str]:
@@ -101,6 +106,9 @@ class Comparison:
             )
         if self.figures:
             yield "  figures: " + ", ".join(f"{key} {value:.3g}" for key, value in self.figures.items())
+        if self.budget:
+            parts = (f"{stage} {part:.2g} ({share:.2%})" for stage, (part, share) in self.budget.items())
+            yield f"  budget: {', '.join(parts)}"
         for note in self.notes:
             yield f"  {note}"
 
@@ -109,6 +117,11 @@ def finite(value: float) -> float | None:
     """``value`` as a plain number; None for a NaN or an infinity, which JSON does not have."""
     value = float(value)
     return value if math.isfinite(value) else None
+
+
+def short(value: float) -> float | None:
+    """:func:`finite` of ``value`` with three significant digits: a map has many."""
+    return finite(float(f"{value:.3g}"))
 
 
 def _check_bounds(name: str, bounds: float | np.ndarray) -> None:

@@ -1,55 +1,105 @@
-"""Where a failing ``attend`` of the exact arithmetic first went wrong.
+"""Where a failing ``attend`` first went wrong: its place, its stage, and the mistakes that it is consistent with.
 
-A backend may define ``attend_stages(q, kv, ids, steps, row)``, which gives a dict with any of the arrays of
-``reference/exact/attend.py`` for that row (:data:`STAGES`); the first that differs is the stage. A backend without it
-shows only which row, head and value groups are wrong, and which simple mistakes its output is consistent with. That is
-a hint, and the text says so.
+A backend may define ``attend_stages(q, kv, ids, steps, row)``, which gives a dict with any of the arrays of that row in
+:data:`STAGES` (the exact arithmetic) or :data:`FLOAT_STAGES`; the first that is wrong is the stage. A backend without
+it shows only which row, head and value groups are wrong, and which simple mistakes (``likely.py``) give its output.
+That is a hint, and the text says so.
 """
 
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from qsa.reference.attend import selected_cells, softmax_attention
+from qsa.reference.attend import selected_cells
 from qsa.reference.formats import GROUP, rotate
-from qsa.reference.kv import read_kv
+
+from ..contract.kernel import UnsupportedError
+from ..contract.number_types import unit
+from . import twin
+from .comparison import relative_error
+from .likely import CLOSE, likely
 
 # `qsa.reference.exact.attend` is the function; the module of that name has the stages.
 _exact = importlib.import_module("qsa.reference.exact.attend")
 
 STAGES = ("scores", "floor", "group", "mass", "weights", "sum_mass", "sum_value", "output")
-"""The stages in order, one row each: scores [heads, n]; the maxima floor [heads] and group [heads, V groups]; mass
-[heads, n] and weights [heads, V groups, n]; their sums L [heads] and O [heads, dim]; output [heads, dim], not yet
-rotated back."""
+"""The stages of the exact arithmetic in order, one row each: scores [heads, n]; the maxima floor [heads] and group
+[heads, V groups]; mass [heads, n] and weights [heads, V groups, n]; their sums L [heads] and O [heads, dim]; output
+[heads, dim], not yet rotated back."""
 
-CLOSE = 1e-4
-"""Relative distance within which an output counts as consistent with a mistake: far above rounding, far below the
-effect of the mistakes on ordinary inputs."""
+FLOAT_STAGES = ("cells", "scores", "weights", "output")
+"""The stages of a float kernel, one row each: cells [n], the ids in the order in which it has them (those of the call
+that are there unless given); scores [heads, n] with their factor, in nats; weights [heads, n], whatever their sum;
+output [heads, dim], not yet rotated back."""
 
 
-def explain(backend: Any, w: Any, expected: np.ndarray, got: np.ndarray) -> tuple[str, ...]:
-    """Lines about the first wrong (row, head) of ``got`` [rows, heads, dim] float32; ``expected`` has the right bytes.
+def explain(
+    backend: Any, w: Any, expected: np.ndarray, got: np.ndarray, bound: np.ndarray | None = None
+) -> tuple[str, ...]:
+    """Lines about the place where ``got`` [rows, heads, dim] is wrong.
 
-    w  the arguments of the call as attributes ``q``, ``kv`` (one PagedKV), ``ids``, ``steps``
+    w         the arguments of the call as attributes ``q``, ``kv`` (one PagedKV or OwnKV), ``ids``, ``steps``
+    expected  the right bytes, float32; with ``bound`` the truth, float64
+    bound     None in the exact arithmetic; else what broadcasts to [rows, heads]: the relative errors allowed
     """
-    if got.shape != expected.shape or got.dtype != expected.dtype:
+    if got.shape != expected.shape or (bound is None and got.dtype != expected.dtype):
         return ()
-    wrong = (expected.view(np.uint32) != got.view(np.uint32)) & ~(np.isnan(expected) & np.isnan(got))
-    if not wrong.any():
+    place = _first_wrong(expected, got) if bound is None else _worst(expected, got, bound)
+    if place is None:
         return ()
-    row, head = (int(x) for x in np.argwhere(wrong.any(axis=-1))[0])
-    size = GROUP.get(w.kv.pool.v.coding) or expected.shape[-1]
-    groups = sorted({int(dim) // size for dim in np.flatnonzero(wrong[row, head])})
-    of = expected.shape[-1] // size
-    lines = [f"position: row {row}, head {head}: value groups {groups} of {of}"]
-    stage = _first_stage(backend, w, row)
+    row, head, text = place
+    lines = [f"position: row {row}, head {head}: {text}{_value_groups(w, expected[row, head], got[row, head], bound)}"]
+    stage = _first_stage(backend, w, row, exact=bound is None)
     if stage:
         lines.append(f"stage: row {row}: first wrong in {stage}")
-    likely = _likely(w, row, head, expected[row, head].astype(np.float64), got[row, head].astype(np.float64))
-    lines.append(f"consistent with: {likely}" if likely else "consistent with none of the simple mistakes tried")
+    tolerance = CLOSE
+    output = "float32"
+    if bound is not None:
+        tolerance = max(tolerance, float(np.broadcast_to(bound, expected.shape[:2])[row, head]))
+        output = backend.declaration.types.output
+    found = likely(w, row, head, expected, got, tolerance, output)
+    lines.append(f"consistent with: {found}" if found else "consistent with none of the simple mistakes tried")
     return tuple(lines)
+
+
+def _first_wrong(expected: np.ndarray, got: np.ndarray) -> tuple[int, int, str] | None:
+    """(row, head, "") of the first head that is off by more than rounding; of the first differing bytes where none is;
+    None where all bytes are equal."""
+    wrong = (expected.view(np.uint32) != got.view(np.uint32)) & ~(np.isnan(expected) & np.isnan(got))
+    if not wrong.any():
+        return None
+    far = relative_error(expected, got) > CLOSE
+    row, head = (int(x) for x in np.argwhere(far if far.any() else wrong.any(axis=-1))[0])
+    return row, head, ""
+
+
+def _worst(expected: np.ndarray, got: np.ndarray, bound: np.ndarray) -> tuple[int, int, str] | None:
+    """(row, head, words) of the head that is furthest beyond its bound, or None."""
+    errors = relative_error(expected, got)
+    bounds = np.broadcast_to(bound, errors.shape)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(errors == 0, 0, errors / bounds)
+    if not (share > 1).any():
+        return None
+    row, head = (int(x) for x in np.unravel_index(int(share.argmax()), share.shape))
+    beyond = int((share > 1).sum())
+    text = f"error {errors[row, head]:.3g} of {bounds[row, head]:.3g} allowed, the worst of {beyond} heads beyond: "
+    return row, head, text
+
+
+def _value_groups(w: Any, expected: np.ndarray, got: np.ndarray, bound: np.ndarray | None) -> str:
+    """Which groups of dims with a common scale are wrong; for a float kernel those that hold most of the error."""
+    size = GROUP.get(twin.paged(w.kv).pool.v.coding) or (len(expected) if bound is None else 64)
+    of = len(expected) // size
+    if bound is None:
+        wrong = (expected.view(np.uint32) != got.view(np.uint32)) & ~(np.isnan(expected) & np.isnan(got))
+    else:
+        off = np.abs(got.astype(np.float64) - expected)
+        off = np.where(np.isfinite(off), off, np.inf)
+        wrong = np.repeat(off.reshape(of, size).max(axis=1) >= off.max() / 8, size)
+    groups = sorted({int(dim) // size for dim in np.flatnonzero(wrong)})
+    return f"value groups {groups} of {of}"
 
 
 def stages(w: Any, row: int) -> dict[str, np.ndarray]:
@@ -64,102 +114,88 @@ def stages(w: Any, row: int) -> dict[str, np.ndarray]:
     return dict(zip(STAGES, (scores, *top, mass, weights, *total, _exact.output(total, top)), strict=True))
 
 
-def _first_stage(backend: Any, w: Any, row: int) -> str | None:
+def _first_stage(backend: Any, w: Any, row: int, exact: bool) -> str | None:
     """Name of the first stage that the backend has wrong, with the first coordinate; None when it exposes none."""
-    expose = getattr(backend.module, "attend_stages", None)
-    if expose is None:
+    try:
+        given = backend.attend_stages(w.q, w.kv, w.ids, w.steps, row)
+    except UnsupportedError:
         return None
-    given = expose(w.q, w.kv, w.ids, w.steps, row)
-    for name, right in stages(w, row).items():
+    except Exception as error:
+        # A tap is a help, no part of the verdict: a fault of it must not hide the failure that it should explain.
+        return f"attend_stages itself: {type(error).__name__}: {error}"
+    return _exact_stage(given, stages(w, row)) if exact else _float_stage(given, w, row, backend.declaration.types)
+
+
+def _exact_stage(given: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> str:
+    for name, array in right.items():
         if name in given:
-            ours = np.asarray(given[name])
-            if ours.shape != right.shape:
-                return f"{name}: shape {list(ours.shape)}, expected {list(right.shape)}"
-            bad = (ours != right) & ~((ours != ours) & (right != right))
+            ours = given[name]
+            if ours.shape != array.shape:
+                return f"{name}: shape {list(ours.shape)}, expected {list(array.shape)}"
+            bad = (ours != array) & ~((ours != ours) & (array != array))
             if bad.any():
                 at = tuple(int(x) for x in np.argwhere(bad)[0])
-                return f"{name} at {list(at)}: expected {right[at]}, got {ours[at]}"
+                return f"{name} at {list(at)}: expected {array[at]}, got {ours[at]}"
     return "none of the stages it shows"
 
 
-def _near(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.linalg.norm(a - b) <= CLOSE * max(np.linalg.norm(b), np.finfo(np.float64).tiny))
+def _float_stage(given: dict[str, np.ndarray], w: Any, row: int, types: Any) -> str:
+    """The first stage of a float kernel that is further from float64 than its types allow."""
+    kv = twin.paged(w.kv)
+    ids = np.asarray(w.ids[row, : int(w.steps[row, 3])])
+    present = ids[kv.locate(ids)[0] >= 0]
+    if "cells" in given:
+        cells = np.asarray(given["cells"]).astype(np.int64).ravel()
+        lacking, extra = np.setdiff1d(present, cells), np.setdiff1d(cells, present)
+        if len(lacking) or len(extra) or len(cells) != len(present):
+            return f"cells: without {lacking[:4].tolist()}, with {extra[:4].tolist()}, {len(cells)} of {len(present)}"
+        present = cells
+    for name, (right, allowed) in _float_right(w, kv, row, present, types).items():
+        if name not in given:
+            continue
+        ours = given[name].astype(np.float64)
+        if ours.shape != right.shape:
+            return f"{name}: shape {list(ours.shape)}, expected {list(right.shape)}"
+        if name == "weights":
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ours = ours / ours.sum(axis=-1, keepdims=True)
+        allowed = np.broadcast_to(allowed, right.shape)
+        off = np.abs(ours - right)
+        bad = ~(off <= allowed)
+        if bad.any():
+            # The one that is furthest off: a sum spreads the fault of one weight over the others.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                share = np.where(np.isnan(off), np.inf, np.where(bad, off / allowed, 0))
+            at = tuple(int(x) for x in np.unravel_index(int(share.argmax()), share.shape))
+            text = f"expected {right[at]:.9g}, got {ours[at]:.9g}, {allowed[at]:.3g} allowed"
+            return f"{name} at {list(at)}: {text} ({int(bad.sum())} of {bad.size} are wrong)"
+    return "none of the stages it shows"
 
 
-def _likely(w: Any, row: int, head: int, expected: np.ndarray, got: np.ndarray) -> str | None:
-    """A simple mistake that gives ``got`` [dim] instead of ``expected``, or None."""
-    if np.isnan(got).all():
-        return "NaN throughout: a value outside the selection was read, or a maximum over nothing"
-    if not np.isfinite(got).all():
-        return None
-    if not got.any():
-        return "zeros: nothing was written or nothing was selected"
-    if _near(got, expected):
-        return "the right cells: off by rounding alone"
-    for text, wrong in _mistakes(w, row, head):
-        if _near(got, wrong):
-            return text
-    factor = float(got @ expected / (expected @ expected)) if expected.any() else 0.0
-    if factor and _near(got, factor * expected):
-        return "the opposite sign" if abs(factor + 1) < CLOSE else f"a factor of {factor:.6g} on the output"
-    return _one_cell(w, row, head, expected, got)
+def _float_right(
+    w: Any, kv: Any, row: int, present: np.ndarray, types: Any
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Stage -> (float64 array, what each element may be off by) of one row over the cells ``present`` in their order.
 
-
-def _float64(w: Any, row: int, kv_head: int, head: int, cells: Any, scale: float | None = None) -> np.ndarray:
-    """float64 output [dim] of one query head over ``cells`` of ``kv_head``."""
-    pool = w.kv.pool
-    k, v = (x[:, kv_head : kv_head + 1] for x in cells.values())
-    q = w.q[row, head : head + 1].astype(np.float64)
-    q = rotate(q) if pool.k.coding == "q4_0" else q
-    out = softmax_attention(q, k, v, scale)[0]
-    return rotate(out) if pool.v.coding == "q4_0" else out
-
-
-def _mistakes(w: Any, row: int, head: int) -> Iterator[tuple[str, np.ndarray]]:
-    """(text, output [dim]) of mistakes that kernels are known for."""
-    pool, g = w.kv.pool, w.kv.pool.geometry
-    ids = w.ids[row, : int(w.steps[row, 3])]
-    n_kv, kv_head = int(w.steps[row, 1]), head // g.group
-    cells = selected_cells(w.kv, ids, len(ids))
-    tail = n_kv // g.ratio * g.ratio
-
-    def over(chosen: np.ndarray, **keywords: Any) -> np.ndarray:
-        return _float64(w, row, kv_head, head, selected_cells(w.kv, chosen, len(chosen)), **keywords)
-
-    if n_kv % g.ratio:
-        yield "the tail left out", over(ids[ids < tail])
-    yield "the last selected cell left out", over(ids[:-1])
-    yield "the first selected cell left out", over(ids[1:])
-    yield f"KV head {head % g.n_head_kv} (head modulo n_head_kv)", _float64(w, row, head % g.n_head_kv, head, cells)
-    yield "scores without 1/sqrt(head_dim)", over(ids, scale=1.0)
-    yield "scores in log2 units taken for natural ones", over(ids, scale=float(np.log2(np.e)) * g.head_dim**-0.5)
-    if len(cells.resident) < len(ids):
-        yield (
-            "cells of pages that are not resident counted as zero rows",
-            _float64(w, row, kv_head, head, read_kv(w.kv, ids)),
-        )
-    if pool.v.coding == "q4_0":
-        right = _float64(w, row, kv_head, head, cells)
-        yield "the output not rotated back", rotate(right)
-        yield "a rotation without 1/sqrt(head_dim)", right * g.head_dim**0.5
-
-
-def _one_cell(w: Any, row: int, head: int, expected: np.ndarray, got: np.ndarray) -> str | None:
-    """The cell whose weight alone being wrong explains the difference, if there is one."""
-    pool = w.kv.pool
-    ids = w.ids[row, : int(w.steps[row, 3])]
-    cells = selected_cells(w.kv, ids, len(ids))
-    _, values = cells.values()
-    values = values[:, head // pool.geometry.group]
-    off, base = got - expected, expected
-    if pool.v.coding == "q4_0":
-        off, base = rotate(off), rotate(base)
-    # A weight too large by d moves a weighted mean along (value - mean).
-    away = values - base
-    size = np.linalg.norm(away, axis=1)
-    along = np.abs(away @ off) / np.where(size > 0, size, np.inf)
-    best = int(np.argmax(along)) if len(along) else -1
-    if best >= 0 and along[best] >= (1 - CLOSE) * np.linalg.norm(off):
-        present = ids[w.kv.locate(ids)[0] >= 0]
-        return f"a wrong weight of one cell, {int(present[best])}"
-    return None
+    A score may be off by a rounding of float32 for every dim that it sums and two of its type; a weight by twice the
+    worst score of its head (one in the weight, one in the sum) and four of its type; an output as the twin says.
+    """
+    g = kv.pool.geometry
+    k, v = selected_cells(kv, present, len(present)).values()
+    q = np.asarray(w.q[row], np.float64)
+    q = rotate(q) if kv.pool.k.coding == "q4_0" else q
+    grouped, scale = q.reshape(g.n_head_kv, g.group, -1), g.head_dim**-0.5
+    s = np.einsum("gjd,ngd->gjn", grouped, k).reshape(g.n_head, -1) * scale
+    most = np.einsum("gjd,ngd->gjn", np.abs(grouped), np.abs(k)).reshape(g.n_head, -1) * scale
+    per_score = (g.head_dim + 2) * 2.0**-24 * most + 2 * unit(types.scores) * np.abs(s)
+    p = np.exp(s - s.max(axis=-1, keepdims=True, initial=-np.inf))
+    p /= p.sum(axis=-1, keepdims=True)
+    slack = 2 * per_score.max(axis=-1, keepdims=True, initial=0) + 4 * unit(types.weights) + len(present) * 2.0**-24
+    out = np.einsum("gjn,ngd->gjd", p.reshape(g.n_head_kv, g.group, -1), v).reshape(g.n_head, -1)
+    spread = np.einsum("gjn,ngd->gjd", p.reshape(g.n_head_kv, g.group, -1), np.abs(v)).reshape(g.n_head, -1)
+    per_output = np.expm1(np.minimum(slack, 1)) * spread + 4 * unit(types.output) * np.abs(out)
+    return {
+        "scores": (s, per_score),
+        "weights": (p, np.expm1(np.minimum(slack, 1)) * p + np.finfo(np.float32).tiny),
+        "output": (out, per_output),
+    }

@@ -57,13 +57,16 @@ def attention(w: Any, types: StageTypes) -> np.ndarray:
             out[row] = 0
             continue
         q = rotate(w.q[row]) if kv.pool.k.coding == "q4_0" else w.q[row]
-        result = _in_order(q, k, v, types)
+        result = in_order(q, k, v, types)[-1]
         out[row] = rotate(result) if kv.pool.v.coding == "q4_0" else result
     return rounded(out, types.output)
 
 
-def _in_order(q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes) -> np.ndarray:
-    """float32 [n_head, dim] of one row: ``q`` [n_head, dim] over ``k`` and ``v`` [n, n_head_kv, dim]."""
+def in_order(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """One row of a plain kernel, ``q`` [n_head, dim] over ``k`` and ``v`` [n, n_head_kv, dim]: (scores [kv heads, heads
+    of each, 1, n], exponentials and weights [n, kv heads, heads of each, 1], result [n_head, dim]), all float32."""
     n_head, dim = q.shape
     factor = np.float32(dim**-0.5)
     # [dim, kv heads, heads of each, 1] and [dim, kv heads, 1, n]
@@ -81,7 +84,7 @@ def _in_order(q: np.ndarray, k: np.ndarray, v: np.ndarray, types: StageTypes) ->
     for cell in range(1, len(p)):
         mass += p[cell]
         value += weights[cell] * v[cell][:, None]
-    return (value / mass).reshape(n_head, dim)
+    return s, p, weights, (value / mass).reshape(n_head, dim)
 
 
 def attention_bound(w: Any, expected: np.ndarray, types: StageTypes) -> tuple[np.ndarray, str]:

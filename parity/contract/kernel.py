@@ -33,7 +33,7 @@ GUARD = np.float32(-(2.0**93))
 GUARD_HALF = 3072.0
 """The same for narrow types, negative."""
 
-Gives = Literal["array", "rows", "pair", "own", "kv", "index"]
+Gives = Literal["array", "rows", "pair", "own", "kv", "index", "named"]
 """What a function gives back: see :meth:`Kernel.run`."""
 
 NARROW = [kind.dtype for name, kind in NUMBER_TYPES.items() if name not in ("float32", "fp16")]
@@ -131,7 +131,8 @@ class Kernel:
         """One call, and its result as values of the host.
 
         gives    ``array``: an array; ``rows``: a list of arrays, or one; ``pair``: two arrays; ``own``: an
-                 :class:`Own`; ``kv`` or ``index``: the argument of that name as it is after the call
+                 :class:`Own`; ``kv`` or ``index``: the argument of that name as it is after the call; ``named``:
+                 a dict of arrays
         guarded  None, or the shape of an output that the function may write to: it gets ``out``, between two guards
         """
         out = None
@@ -143,6 +144,10 @@ class Kernel:
             return Own(result)
         if gives in ("kv", "index"):
             return self.host(moved[gives])
+        if gives == "named":
+            if not isinstance(result, dict):
+                raise ValueError(f"{name}: gave {type(result).__name__}: must be a dict of arrays")
+            return {str(key): self.array(name, part) for key, part in result.items()}
         if out is not None:
             if not (out[0] == GUARD).all() or not (out[-1] == GUARD).all():
                 raise ValueError(f"{name}: wrote outside its output")

@@ -53,6 +53,7 @@ _ALL = (
         "[rows, heads, dim]: indexer and attend fused",
         ("rule",),
     ),
+    Function("attend_stages", "attend_stages(q, kv, ids, steps, row)", "dict of one row's intermediate arrays"),
 )
 
 FUNCTIONS: dict[str, Function] = {function.name: function for function in _ALL}

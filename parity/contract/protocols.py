@@ -87,3 +87,12 @@ class SparseAttention(Protocol):
     ) -> Array:
         """[rows, 24, 256]: :meth:`Selection.indexer`, then :meth:`Attention.attend` over the cells that it selects."""
         ...
+
+
+class Stages(Protocol):
+    """Intermediate arrays, so that a failure names the first that is wrong."""
+
+    def attend_stages(self, q: Array, kv: Any, ids: Array, steps: Array, row: int) -> dict[str, Array]:
+        """Of one row of :meth:`Attention.attend`, any of cells [n], scores [24, n] in nats, weights [24, n], whatever
+        their sum, and output [24, 256] before it is rotated back."""
+        ...

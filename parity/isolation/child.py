@@ -49,7 +49,6 @@ class Child:
         return {
             "declaration": msgspec.to_builtins(self.kernel.declaration),
             "functions": self.offered,
-            "stages": callable(getattr(self.kernel.module, "attend_stages", None)),
         }
 
     def carry_out(self, head: bytes, memory: SharedMemory) -> None:
@@ -82,6 +81,8 @@ class Child:
         elif gives in ("kv", "index"):
             _write_back(result, arguments[gives])
             answer(self.channel, Header("result"), [])
+        elif gives == "named":
+            answer(self.channel, Header("result", names=list(result)), list(result.values()))
         else:
             many = isinstance(result, list)
             answer(self.channel, Header("result", many=many), result if many else [result])

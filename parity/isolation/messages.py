@@ -47,13 +47,15 @@ class Handle:
 
 class Header(msgspec.Struct, forbid_unknown_fields=True):
     """The head of a child's answer: ``kind`` is result, unsupported, changed or error; ``text`` the reason; ``arrays``
-    dtype and shape of each array that follows; ``many`` whether the result is a list of them; ``handle`` a number."""
+    dtype and shape of each array that follows; ``many`` whether the result is a list of them, ``names`` those of a dict
+    of them; ``handle`` a number."""
 
     kind: str
     text: str = ""
     error: str = ""
     arrays: list[tuple[str, list[Annotated[int, Meta(ge=0, lt=1 << 40)]]]] = []
     many: bool = False
+    names: list[str] = []
     handle: int | None = None
 
 

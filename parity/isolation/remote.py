@@ -141,6 +141,10 @@ class RemoteKernel:
             return Own(None if header.handle is None else Handle(header.handle))
         if gives in ("kv", "index"):
             return mapped(after[gives], np.array)
+        if gives == "named":
+            if len(header.names) != len(arrays):
+                raise ValueError(f"an answer of {len(arrays)} arrays with {len(header.names)} names")
+            return dict(zip(header.names, arrays, strict=True))
         if not header.many and len(arrays) != 1:
             raise ValueError("an answer without its array")
         return arrays if header.many else arrays[0]

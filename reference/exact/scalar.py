@@ -59,9 +59,9 @@ QUERY_BITS = 22
 
 
 def exp2(x: npt.ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """(r, n): float32 r in 1..2 and int32 n with r * 2^n = 2^x to 1.2e-7, for float32 ``x`` of magnitude at most 2^24.
+    """(r, n): float32 r in 1..2 and int32 n with r * 2^n = 2^x to 1.2054e-7, for float32 ``x`` of magnitude to 2^24.
 
-    n = floor(x); f = x - n; r = Horner in f, float32 multiply and add.
+    n = floor(x); f = x - n, rounded for x from -1/2 to 0; r = Horner in f, float32 multiply and add.
     """
     x = np.asarray(x, np.float32)
     n = np.floor(x)

@@ -425,7 +425,8 @@ def test_bf16_results_keep_every_value():
 
 def test_the_signatures_are_those_of_the_protocols():
     written = {}
-    for protocol in (protocols.Storage, protocols.IndexStorage, protocols.Attention, protocols.Selection):
+    names = ("Storage", "IndexStorage", "Attention", "Selection", "Stages")
+    for protocol in (getattr(protocols, name) for name in names):
         written |= {name: value for name, value in vars(protocol).items() if name in FUNCTIONS}
     written["sparse_attention"] = protocols.SparseAttention.sparse_attention
     for name, function in written.items():
