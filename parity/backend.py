@@ -54,6 +54,9 @@ class Backend:
         self.arithmetic = known[0] if arithmetic is None else arithmetic
         if self.arithmetic not in known:
             raise ValueError(f"arithmetic = {arithmetic!r}: backend {name!r} declares {', '.join(known)}")
+        if self.arithmetic == "exact" and self.own_storage:
+            text = "cache, append and read: the exact arithmetic is defined over our pools: define append_kv, or none"
+            raise ValueError(f"backend = {name!r}: {text}")
 
     def __eq__(self, other: object) -> bool:
         """Whether the two are the same functions in the same arithmetic: what is made with one stands for the other."""
@@ -92,7 +95,8 @@ class Backend:
     def require(self, name: str) -> None:
         """Raises UnsupportedError where the backend has no function ``name``."""
         if not self.has(name):
-            raise UnsupportedError(f"{name}: the backend has none")
+            near = self.kernel.near(name)
+            raise UnsupportedError(f"{name}: the backend has none{f': did you mean it by {near}?' if near else ''}")
 
     @property
     def own_storage(self) -> bool:
@@ -153,6 +157,8 @@ class Backend:
         self.require(name)
         kvs, declaration = kv if isinstance(kv, list) else [kv], self.declaration
         first = kvs[0].paged if isinstance(kvs[0], OwnKV) else kvs[0]
+        if self.own_storage and not isinstance(kvs[0], OwnKV):
+            raise UnsupportedError(f"{name}: K/V of our pools: the backend has its own storage (format=own)")
         check_pools(name, declaration, kvs, self.arithmetic)
         check_heads(name, declaration, q.shape[1], first.pool.geometry.n_head_kv, q.shape[2])
         check_steps(name, declaration, steps)

@@ -124,7 +124,7 @@ def _own(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         given = w._replace(kv=backend.own_kv(k, v, cells, capacity, pieces))
         got, expected = backend.attend(given.q, given.kv, given.ids, given.steps), data.truth(given)
         bound, reason = data.float_bound(given, expected, backend.declaration.types)
-        name = f"attend: other cells, appended in {pieces}"
+        name = f"attend: other cells far from these, appended in {pieces} calls"
         found.append(data.held(backend, name, given, expected, got, bound, reason))
     return found
 

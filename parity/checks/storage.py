@@ -85,11 +85,21 @@ def _own(backend: Backend, rows: int, seed: int) -> list[Comparison]:
     k, v = (inputs.bell(seed, f"accuracy.{side}", rows, shape[1] * shape[2]).reshape(shape) for side in "kv")
     k[0, 0, :], v[rows // 2, 1, :] = 0, 0
     positions = np.arange(rows)
+    gaps = 3 * positions[::-1] + 1
     found = []
-    for pieces, text in ((1, "at once"), (min(3, rows), "in pieces")):
-        stored = backend.own_kv(k, v, positions, rows + 1, pieces)
-        found += storage_error(backend, stored, k, v, positions, text)
-    return found
+    for at, pieces, text in (
+        (positions, 1, "at once"),
+        (positions, min(3, rows), "in pieces"),
+        (gaps, min(3, rows), "at other positions, the last first"),
+    ):
+        stored = backend.own_kv(k, v, at, int(at.max()) + 2, pieces)
+        found += storage_error(backend, stored, k, v, at, text)
+    # A draft that is rolled back leaves its cells, and the next tokens are written over them.
+    twice = np.concatenate([positions, positions])
+    drafts = np.concatenate([v, k]), np.concatenate([k, v])
+    stored = backend.own_kv(*drafts, twice, rows + 1, 2)
+    again = storage_error(backend, stored, drafts[0][rows:], drafts[1][rows:], positions, "written again")
+    return found + again
 
 
 def storage_error(

@@ -29,7 +29,7 @@ Define any of these functions; every one is optional, and what is missing, refus
 {help_text()}
 
 A module without a declaration is an ordinary float32 kernel of the real geometry. `declaration = {{...}}` in it says
-more: docs/your-kernel.md."""
+more: docs/contract.md."""
 
 WIDTH = 110
 """Columns of the table where standard output is no terminal."""

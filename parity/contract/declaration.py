@@ -189,6 +189,10 @@ def declared(backend: Any) -> Declaration:
         raise ValueError(str(error)) from None
     if not found.arithmetics:
         raise ValueError("declaration.arithmetic: is empty: must be exact, float, or a list of them")
+    if not found.rules:
+        raise ValueError("declaration.rules: is empty: must have blocks, cells, or both")
+    if found.arrays == "numpy" and found.device != "cpu":
+        raise ValueError(f"declaration.device: {found.device!r}: goes with arrays torch or cupy")
     if "exact" in found.arithmetics and any(value != "float32" for value in msgspec.structs.astuple(found.types)):
         raise ValueError("declaration.types: the exact arithmetic is defined for float32 arguments alone")
     for name in found.formats or ():

@@ -11,6 +11,7 @@ it defines ``synchronize()``, that is called after every call.
 """
 
 import contextlib
+import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal
@@ -25,6 +26,7 @@ from ..compare.input_changes import WHOLE, Given, nbytes
 from .arrays import arrays_of, from_numpy, is_array, mapped, to_numpy
 from .declaration import Declaration
 from .number_types import NUMBER_TYPES
+from .operations import FUNCTIONS
 from .storage import Own
 
 GUARD = np.float32(-(2.0**93))
@@ -75,10 +77,25 @@ class Kernel:
         self.module, self.declaration = module, declaration
         self._moves = hasattr(module, "to_device")
         self._elsewhere = self._moves or declaration.arrays != "numpy"
+        if self._elsewhere and not self._moves:
+            # A missing library or device is no fault of a case.
+            try:
+                self._array(np.zeros(1, np.float32))
+            except Exception as error:
+                text = str(error).strip() or type(error).__name__
+                text = f"declaration.arrays: {declaration.arrays} on {declaration.device}: {text.splitlines()[0]}"
+                raise ValueError(text) from error
 
     def has(self, name: str) -> bool:
         """Whether the backend defines the function ``name``."""
         return callable(getattr(self.module, name, None))
+
+    def near(self, name: str) -> str:
+        """A function of the backend whose name is nearly ``name``, and which the contract does not know; else empty."""
+        own = [
+            each for each in dir(self.module) if each not in FUNCTIONS and callable(getattr(self.module, each, None))
+        ]
+        return next(iter(difflib.get_close_matches(name, own, 1, 0.85)), "")
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function ``name``. Raises UnsupportedError where there is none."""
@@ -124,6 +141,8 @@ class Kernel:
             raise ValueError(f"{name}: gave {type(host).__name__}: must be an array")
         # A copy: a backend that gives the same buffer again would be compared with itself.
         found = np.array(to_numpy(host))
+        if found.dtype.kind not in "fiub" and found.dtype not in NARROW:
+            raise ValueError(f"{name}: gave numbers of {found.dtype}: must be real")
         # bf16 and fp8 are no floats to NumPy; float32 has all their values.
         return found.astype(np.float32) if found.dtype in NARROW else found
 

@@ -35,8 +35,9 @@ def load(name: str) -> Any:
     except ValueError:
         raise
     except ImportError as error:
-        known = ", ".join(BACKENDS)
-        text = f"backend = {name!r}: {error}; known are {known}, or a module's name, module:attribute, file.py"
+        text = f"backend = {name!r}: {error}"
+        if error.name is None or name.startswith(error.name):
+            text += f"; known are {', '.join(BACKENDS)}, or a module's name, module:attribute, file.py"
         raise ValueError(text) from error
     except Exception as error:
         # A module under development may fail in any way while it is imported.

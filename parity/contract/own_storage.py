@@ -32,7 +32,7 @@ def store(
     kernel: "AnyKernel", k: np.ndarray, v: np.ndarray, positions: np.ndarray, capacity: int, pieces: int = 1
 ) -> OwnKV:
     """K and V [n, kv heads, dim] float32 of cells ``positions`` [n] int64 in own storage of ``capacity`` cells,
-    appended in ``pieces`` calls, with the values that are read back.
+    appended in ``pieces`` calls, with the values that are read back. A position that comes again is written again.
 
     Raises UnsupportedError where the backend has no storage, or has not declared that many cells."""
     most = kernel.declaration.shapes.context
@@ -43,11 +43,12 @@ def store(
         if len(part):
             given = {"k": k[part], "v": v[part], "positions": positions[part]}
             own = _after(own, _run(kernel, "append", {"cache": own, **given}))
+    held = np.unique(positions)
     table = np.full(capacity, -1, np.int32)
-    table[positions] = np.arange(len(positions))
-    paged = PagedKV(Pool("f64", max(1, len(positions)), 1), table)
-    values = read(kernel, own.handle, positions)
-    paged.pool.k.codes[: len(positions), :, 0], paged.pool.v.codes[: len(positions), :, 0] = values
+    table[held] = np.arange(len(held))
+    paged = PagedKV(Pool("f64", max(1, len(held)), 1), table)
+    values = read(kernel, own.handle, held)
+    paged.pool.k.codes[: len(held), :, 0], paged.pool.v.codes[: len(held), :, 0] = values
     return OwnKV(own.handle, paged)
 
 

@@ -33,6 +33,7 @@ class Child:
         if name not in BACKENDS:
             barrier.install()
         module = load(name)
+        self.file = getattr(sys.modules.get(type(module).__module__), "__file__", None)
         self.kernel = Kernel(module, declared(module))
         self.own: dict[int, Any] = {}
         # What Kernel reads from the class is asked for once: a backend may answer otherwise later.
@@ -49,6 +50,7 @@ class Child:
         return {
             "declaration": msgspec.to_builtins(self.kernel.declaration),
             "functions": self.offered,
+            "near": {each: near for each in FUNCTIONS if (near := self.kernel.near(each))},
         }
 
     def carry_out(self, head: bytes, memory: SharedMemory) -> None:
@@ -63,7 +65,10 @@ class Child:
         except UnsupportedError as error:
             answer(self.channel, Header("unsupported", sendable(str(error))), [])
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
+            frames = traceback.extract_tb(error.__traceback__)
+            # The last line of the backend's own file says more than the library's below it.
+            own = [frame for frame in frames if frame.filename == getattr(self.kernel.module, "__file__", self.file)]
+            frame = (own or frames)[-1]
             place = f"at {Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
             answer(self.channel, Header("error", sendable(f"{error}\n{place}"), error=type(error).__name__), [])
 

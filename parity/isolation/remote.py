@@ -74,17 +74,25 @@ class RemoteKernel:
         )
         theirs.close()
         self._channel = ours
-        header, _ = self._answer("loading", START_SECONDS)
+        try:
+            header, _ = self._answer("loading", START_SECONDS)
+        except BackendDiedError as error:
+            raise ValueError(f"backend = {self.name!r}: {error}") from None
         if header.kind != "result":
             self.close()
             raise ValueError(header.text)
         about = msgspec.json.decode(header.text)
         self.declaration = msgspec.convert(about["declaration"], Declaration)
         self._functions: dict[str, list[str]] = about["functions"]
+        self._near: dict[str, str] = about["near"]
 
     def has(self, name: str) -> bool:
         """Whether the backend defines the function ``name``."""
         return name in self._functions
+
+    def near(self, name: str) -> str:
+        """As ``Kernel.near``."""
+        return self._near.get(name, "")
 
     def takes(self, name: str, keyword: str) -> bool:
         """Whether the function ``name`` takes ``keyword``."""

@@ -67,7 +67,7 @@ def undefined_names(text):
     missing = []
     for example in re.findall(r"```python\n(.*?)```", text, re.S):
         nodes = list(ast.walk(ast.parse(example)))
-        defined = {node.arg for node in nodes if isinstance(node, ast.arg)} | set(dir(builtins))
+        defined = {node.arg for node in nodes if isinstance(node, ast.arg)} | set([*dir(builtins), "__file__"])
         defined |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
         for node in nodes:
             if isinstance(node, ast.Import):
