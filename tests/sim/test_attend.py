@@ -62,7 +62,7 @@ def test_a_cluster_backwards(backend):
         check(backend, *exact_problem(27, [70]))
 
 
-@pytest.mark.parametrize("limits", [{"clusters": 0}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
+@pytest.mark.parametrize("limits", [{"clusters": ()}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
 def test_where_there_are_no_clusters(backend, monkeypatch, limits):
     """The same bytes by way of the scratch."""
     runs = recorded_runs(monkeypatch, plans)
