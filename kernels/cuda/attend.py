@@ -10,7 +10,7 @@ schedule    blocks that share a row and KV head
 ``multi``   the same, by the engines' name for several slots
 ``prompt``  the same
 ``step``    the same, a row at a time
-``split``   up to 20, about two blocks per multiprocessor over all rows; int8 alone
+``split``   up to 20, at most two blocks per multiprocessor over all rows, or one where no second fits; int8 alone
 ==========  =======================================================================================================
 
 Rows of int8 on sm_90 go in a cluster of blocks each, which tell each other by way of shared memory, where the table of
