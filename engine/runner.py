@@ -33,7 +33,7 @@ class Runner:
 
     def follow_switches(self) -> None:
         """Apply the current switches to the model."""
-        self.model.batch_windows = switches().batch_qsa_attn
+        self.model.batch_windows = switches().batch_qsa_attn is True
 
     def logits(self, x: Any) -> np.ndarray:
         """Logits float32 [n, vocab] on the host of output rows ``x`` [n, hidden] of the model or its draft layer."""

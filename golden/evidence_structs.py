@@ -50,20 +50,21 @@ class Row(Struct, frozen=True):
 
 
 class Switch(Struct, frozen=True):
-    """A row about a switch: for each of its contexts (cells) the microseconds of what is timed, off and on. The two
-    sides gave the same bytes, or there is no row."""
+    """A row about a switch: for each of its contexts (cells) the microseconds of what is timed, off and on, and unset
+    where that may be neither. All sides gave the same bytes, or there is no row."""
 
     switch: str
     what: str
     contexts: list[Annotated[int, Meta(gt=0, description="a number of cells above 0")]]
     off_us: list[Time]
     on_us: list[Time]
+    unset_us: list[Time] = []
 
     def validate(self, field: str) -> None:
-        """Raises ValueError, which names ``field``, unless both sides have a time for each context."""
-        for name in ("off_us", "on_us"):
+        """Raises ValueError, which names ``field``, unless every side has a time for each context."""
+        for name in ("off_us", "on_us", "unset_us"):
             times = getattr(self, name)
-            if len(times) != len(self.contexts):
+            if len(times) != len(self.contexts) and (times or name != "unset_us"):
                 raise InvalidError(f"{field}.{name}", times, f"a number for each of the {len(self.contexts)} contexts")
 
 

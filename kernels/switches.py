@@ -1,4 +1,9 @@
-"""The switches: environment variables, read once, each a branch in front of the standing path.
+"""The switches: environment variables, read once. Each of those about kernels has three states.
+
+None (unset)  what is fastest by measurement and changes no bit: in the exact arithmetic the table of
+              ``cuda/common/defaults.py``, elsewhere the standing path
+False (``0``) the standing path
+True (``1``)  the switch's path
 
 Source: design section 8. Names of the STRATA family keep the names under which their users know them.
 """
@@ -16,19 +21,29 @@ ARITHMETICS = ("exact", "float")
 
 @dataclass(frozen=True)
 class Switches:
-    """State of every switch. ``from_environment`` reads them; :func:`switches` does so once per process."""
+    """State of every switch. ``from_environment`` reads them; :func:`switches` does so once per process.
 
-    split_attn: bool = False
-    batch_qsa_attn: bool = False
-    topk_scan: bool = False
-    scores_transposed: bool = False
-    merge_active: bool = False
+    Raises ValueError, naming the field, on a state that it does not have.
+    """
+
+    split_attn: bool | None = None
+    batch_qsa_attn: bool | None = None
+    topk_scan: bool | None = None
+    scores_transposed: bool | None = None
+    merge_active: bool | None = None
     arithmetic: str = "exact"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, allowed = getattr(self, field.name), _allowed(field.name)
+            # 0 and 1 equal False and True, but are not them: a reader asks ``is False``.
+            if type(value) not in map(type, allowed) or value not in allowed:
+                raise ValueError(f"{field.name} = {value!r}: allowed are {' and '.join(map(repr, allowed))}")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
-        """Switches of an environment. Raises ValueError naming the variable when a value is not one of those
-        allowed."""
+        """Switches of an environment; a variable that is empty is unset. Raises ValueError naming the variable when a
+        value is not one of those allowed."""
         values: dict[str, Any] = {}
         for field in fields(cls):
             text = environment.get(VARIABLES[field.name], "")
@@ -39,6 +54,11 @@ class Switches:
                 raise ValueError(f"{VARIABLES[field.name]} = {text!r}: allowed are {' and '.join(allowed)}")
             values[field.name] = text if field.name == "arithmetic" else text == "1"
         return cls(**values)
+
+
+def _allowed(name: str) -> tuple[Any, ...]:
+    """The states of the field ``name``."""
+    return ARITHMETICS if name == "arithmetic" else (None, False, True)
 
 
 VARIABLES = {
@@ -69,10 +89,6 @@ def override(**values: Any) -> Iterator[Switches]:
 
     Raises TypeError on a name that is no switch, ValueError on a value that the switch does not have.
     """
-    for name, value in values.items():
-        allowed = ARITHMETICS if name == "arithmetic" else (False, True)
-        if name in VARIABLES and value not in allowed:
-            raise ValueError(f"{name} = {value!r}: allowed are {' and '.join(map(repr, allowed))}")
     overridden = replace(switches(), **values)
     token = _override.set(overridden)
     try:

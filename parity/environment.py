@@ -115,4 +115,5 @@ def _device() -> str:
 
 def _switches() -> dict[str, str]:
     state = Switches.from_environment()
-    return {VARIABLES[name]: str(getattr(state, name)).lower() for name in VARIABLES}
+    words = {None: "unset", False: "0", True: "1"}
+    return {VARIABLES[name]: words.get(getattr(state, name), state.arithmetic) for name in VARIABLES}

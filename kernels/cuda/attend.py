@@ -10,11 +10,13 @@ schedule    blocks that share a row and KV head
 ``multi``   the same, by the engines' name for several slots
 ``prompt``  the same
 ``step``    the same, a row at a time
-``split``   up to 20, about two blocks per multiprocessor over all rows; int8 alone
+``split``   up to 20, at most two blocks per multiprocessor over all rows, or one where no second fits; int8 alone
 ==========  =======================================================================================================
 
-A single row of int8 on sm_90 goes in a cluster of blocks, which tell each other by way of shared memory; otherwise, and
-in the schedule ``split``, they do by way of the scratch. Up to four slots' pools take one launch; slots of different
+Rows of int8 on sm_90 go in a cluster of blocks each, which tell each other by way of shared memory, where the table of
+``common/defaults.py`` has a size of which the device holds all clusters at once; the driver says how many it holds.
+Otherwise, and in the schedule ``split``, blocks tell each other by way of the scratch. With the switch split_attn at 0
+only a single row is a cluster, of 13 blocks. Up to four slots' pools take one launch; slots of different
 formats take a launch each. Widths, ids and page tables are read on the device: a captured graph follows them. Source:
 design sections 4, 5 and 8.
 """
@@ -98,7 +100,7 @@ def attend(
     kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
     key, known = _plans.find(
         lambda: (
-            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits),
+            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits, switches().split_attn is False),
             None if scratch is None else (scratch.shape, scratch.dtype, scratch.flags.c_contiguous),
             *((held.pool.format, id(held.pool.geometry)) for held in kvs),
         )

@@ -10,7 +10,8 @@ schedule         kernel      rows
 ===============  ==========  =================================================================================
 
 The kernels are in ``block_scores_kernels``. How many blocks a row has is read from its step record on the device: a
-captured launch serves every context, and unused capacity costs nothing.
+captured launch serves every context, and unused capacity costs nothing. A call that names no schedule gets that of the
+switch STRATA_QSA_SCORES_TRANSPOSED, or where it is unset that of the table in ``common/defaults.py``.
 """
 
 from typing import Any, Literal
@@ -32,6 +33,7 @@ from .block_scores_kernels import (
     transposed,
 )
 from .common.checks import check_array, check_count, check_index, check_schedule
+from .common.defaults import defaults
 from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.containers import DeviceIndex
 from .toolchain.compiler import array_module, prepare, properties, stream_key
@@ -49,13 +51,13 @@ def _grid(groups, warps, blocks_per_turn, max_blocks, warps_resident):
     return min(-(-max_blocks // blocks_per_turn), -(-resident // groups)), min(groups, MAX_GRID_YZ)
 
 
-def standing_schedule(rows: int) -> str:
-    """The schedule of a call that names none."""
-    if rows > WINDOW_ROWS:
-        return "prompt"
-    if switches().scores_transposed:
+def default_schedule(rows: int, max_blocks: int) -> str:
+    """The schedule of a call of ``rows`` rows over ``max_blocks`` blocks that names none: the switch's, or the
+    table's."""
+    switch = switches().scores_transposed
+    if switch and rows <= WINDOW_ROWS:
         return "transposed"
-    return "warp" if rows == 1 else "multi_query"
+    return defaults(switch).scores_schedule(rows, max_blocks)
 
 
 def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out: DeviceArray | None) -> None:
@@ -110,7 +112,7 @@ def plan_block_scores(
     are those of :func:`block_scores`. The plan holds no array: calls give theirs.
     """
     check_count("rows", rows)
-    schedule = standing_schedule(rows) if schedule is None else schedule
+    schedule = default_schedule(rows, index.max_blocks) if schedule is None else schedule
     check_schedule(NAME, schedule)
     made = _make_plan(index, rows, schedule, stream)
     return ops.refuse(NAME, made) if isinstance(made, str) else made
@@ -131,7 +133,7 @@ def block_scores(
     index     device :class:`Index`; its ``pooled`` and ``dead`` (float32) are read
     steps     [rows, 4] int32 on the device
     out       [rows, max_blocks] float32 on the device, or None: a new array of -inf
-    schedule  see the module; None: the standing one
+    schedule  see the module; None: :func:`default_schedule`
     plan      of :func:`plan_block_scores`, which has chosen the schedule; None: that of an earlier call like this one,
               or a new one
 
@@ -152,7 +154,7 @@ def block_scores(
     if plan is None:
         check_scores(q_idx, index, steps, out)
         rows = len(q_idx)
-        schedule = standing_schedule(rows) if schedule is None else schedule
+        schedule = default_schedule(rows, index.max_blocks) if schedule is None else schedule
         check_schedule(NAME, schedule)
         made = _make_plan(index, rows, schedule)
         if isinstance(made, str):

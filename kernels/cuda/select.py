@@ -9,8 +9,9 @@ schedule       rows of up to
 ``spread``     507,904 blocks (2 million cells); a thread block to a slice of a row, at most 16,384 blocks
 =============  ================================================================================================
 
-A call that names none gets ``registers`` while they have room; beyond, ``wide`` or ``scan`` (a switch) up to a capacity
-of 65,536 blocks, and then ``spread``.
+A call that names none gets ``registers`` while they have room; beyond, what the table of ``common/defaults.py`` says.
+With the switch STRATA_QSA_TOPK_SCAN at 0 that is ``wide`` up to a capacity of 65,536 blocks and then ``spread``; at 1
+``scan`` in the place of ``wide``.
 
 Both rules of the field are in the step records' widths: the kernels select ``width`` less the tail from the complete
 blocks, and cut the last one chosen when that is no whole number of blocks. What a row has is read from its step record
@@ -24,6 +25,7 @@ from qsa.reference.geometry import REAL, RULES, Geometry
 from .. import ops
 from ..switches import switches
 from .common.checks import check_array, check_count, check_schedule
+from .common.defaults import ANY, STANDING, defaults
 from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.scratch import StreamScratch
 from .toolchain.compiler import array_module, prepare, stream_key
@@ -32,14 +34,6 @@ from .topk.kernels import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS, one_block, s
 from .topk.radix_search import MOST_BEST, THREADS
 
 NAME = "select"
-
-WIDE_BLOCKS = 1 << 16
-"""Blocks of capacity up to which one thread block reads a row that registers cannot hold, as engines of the field do
-(262,144 cells, the published model's context). Its time grows with the row, so beyond this a row is spread."""
-
-SPREAD_ROWS = 64
-"""Rows of a call that are spread unless it says so: with more, thread blocks of whole rows fill half of a large device,
-and the scratch, 66 KB a row of a million cells, would be no small thing any more."""
 
 _scratch = StreamScratch()
 _plans = PlanCache()
@@ -70,17 +64,22 @@ def _scratch_fits(scratch, rows, max_blocks, geometry):
     return all(have >= need for have, need in zip(scratch.shape, needed, strict=True))
 
 
-def standing_schedule(rows: int, max_blocks: int, scratch: DeviceArray | None = None, geometry: Geometry = REAL) -> str:
-    """The schedule of a call that names none."""
+def default_schedule(rows: int, max_blocks: int, scratch: DeviceArray | None = None, geometry: Geometry = REAL) -> str:
+    """The schedule of a call that names none. ``scratch``: the caller's, which says where it fits that rows be spread,
+    and where it does not that they be not."""
     if max_blocks <= THREADS * REGISTER_TURNS[-1]:
         return "registers"
+    switch = switches().topk_scan
+    # True asks for another form of the standing path's wide selection.
+    table = STANDING if switch else defaults(switch)
     if scratch is None:
-        spreads = max_blocks > WIDE_BLOCKS and rows <= SPREAD_ROWS
+        spreads = table.selection_schedule(rows, max_blocks) == "spread"
     else:
         spreads = _scratch_fits(scratch, rows, max_blocks, geometry)
     if spreads and _slices_fit(max_blocks, geometry):
         return "spread"
-    return "scan" if switches().topk_scan else "wide"
+    # With rows beyond every other rule: what takes any capacity.
+    return "scan" if switch else table.selection_schedule(ANY, max_blocks)
 
 
 def _make_plan(
@@ -146,7 +145,7 @@ def plan_select(
     least = _least_cap(max_blocks, geometry)
     if cap < least:
         raise ValueError(f"cap = {cap}: must be {least} or more")
-    schedule = standing_schedule(rows, max_blocks, None, geometry) if schedule is None else schedule
+    schedule = default_schedule(rows, max_blocks, None, geometry) if schedule is None else schedule
     check_schedule(NAME, schedule)
     made = _make_plan(rows, max_blocks, cap, geometry, schedule, None, stream)
     return ops.refuse(NAME, made) if isinstance(made, str) else made
@@ -205,7 +204,7 @@ def select(
     steps     [rows, 4] int32 on the device, made for ``rule``
     ids       [rows, cap] int32 on the device, or None: a new array with cap = max_width. cap at least what a row of
               max_blocks blocks can select
-    schedule  see the module; None: the standing one
+    schedule  see the module; None: :func:`default_schedule`
     scratch   for ``spread``, :func:`scratch_shape` int32 on the device, the first column zero; None: one kept for the
               current stream, made by the first call that needs it (so make one before a graph capture)
     plan      of :func:`plan_select`, which has chosen schedule and scratch; None: that of an earlier call like this
@@ -232,7 +231,7 @@ def select(
         check_select(scores, steps, ids, scratch, rule, geometry)
         rows, max_blocks = scores.shape
         if schedule is None:
-            schedule = standing_schedule(rows, max_blocks, scratch, geometry)
+            schedule = default_schedule(rows, max_blocks, scratch, geometry)
         check_schedule(NAME, schedule)
         cap = geometry.max_width if ids is None else ids.shape[1]
         made = _make_plan(rows, max_blocks, cap, geometry, schedule, scratch)

@@ -2,8 +2,9 @@
 
     python -m qsa.parity.bench.switches [--json FILE]
 
-The real geometry, int8 K/V, a capacity of 200,000 cells, contexts of 1K, 16K and 64K. Off and on are compared
-before they are timed: they give the same bytes. Medians in microseconds, hot: the data stays in the caches as far
+The real geometry, int8 K/V, a capacity of 200,000 cells, contexts of 1K, 16K and 64K. Off, on and unset are compared
+before they are timed: they give the same bytes. Unset is timed where a table chooses then, which may be neither; the
+other kernels' switches are at 0 meanwhile. Medians in microseconds, hot: the data stays in the caches as far
 as it fits.
 """
 
@@ -99,6 +100,10 @@ class _DeviceWindow:
         """Selection, once."""
         cuda.select(self.scores, self.steps, self.ids)
 
+    def attend(self) -> None:
+        """Attention of one slot's rows, no schedule named."""
+        cuda.attend(self.q, self.kvs[0], self.ids, self.steps, out=self.out, arithmetic="exact")
+
 
 class _DraftCall:
     """The draft layer's call: one row over its last 32,768 cells, in the float arithmetic's chunks of 64."""
@@ -121,17 +126,26 @@ class _DraftCall:
         return cuda.attend(self.q, self.kv, self.ids, self.steps, out=self.out, arithmetic="float")
 
 
-def _timed(switch: str, off: Callable[[], object], on: Callable[[], object], result: Any) -> tuple[float, float]:
-    """(off, on) in microseconds. Raises RuntimeError when the two sides do not give the same bytes."""
-    times, bytes_of = [], []
-    for call, value in ((off, False), (on, True)):
-        with override(**({switch: value} if switch != "batch_qsa_attn" else {})):
+STATES = ("off", "on", "unset")
+OFF = {"split_attn": False, "topk_scan": False, "scores_transposed": False, "merge_active": False}
+
+TABLED = ("split_attn", "topk_scan", "scores_transposed")
+"""Switches that, unset, leave the choice to a table (``kernels/cuda/common/defaults.py``)."""
+
+
+def _timed(switch: str, off: Callable[[], object], on: Callable[[], object], result: Any) -> tuple[float, ...]:
+    """(off, on) or (off, on, unset) in microseconds. Raises RuntimeError when the sides do not give the same bytes."""
+    times, bytes_of = [], set()
+    sides = [(off, False), (on, True)] + [(off, None)] * (switch in TABLED)
+    for call, value in sides:
+        # The batch window is another call, not another state of its switch.
+        with override(**{**OFF, **({switch: value} if switch in OFF else {})}):
             call()
-            bytes_of.append(array_module().asnumpy(result).tobytes())
+            bytes_of.add(array_module().asnumpy(result).tobytes())
             times.append(timing.hot(call).median)
-    if bytes_of[0] != bytes_of[1]:
-        raise RuntimeError(f"{switch}: off and on give different bytes: nothing is reported")
-    return times[0], times[1]
+    if len(bytes_of) > 1:
+        raise RuntimeError(f"{switch}: {' and '.join(STATES[: len(sides)])} give different bytes: nothing is reported")
+    return tuple(times)
 
 
 def table() -> list[Row]:
@@ -139,7 +153,9 @@ def table() -> list[Row]:
     held = [_slot(number) for number in range(2)]
 
     def row(switch: str, what: str, make: Callable[[int], tuple[Any, Any, Any]]) -> Row:
-        return Row(switch, what, CONTEXTS, tuple(_timed(switch, *make(context)) for context in CONTEXTS))
+        times = [_timed(switch, *make(context)) for context in CONTEXTS]
+        pairs, unset = tuple((off, on) for off, on, *_ in times), tuple(time for _, _, *more in times for time in more)
+        return Row(switch, what, CONTEXTS, pairs, unset)
 
     def batch(rows: int, context: int) -> tuple[Any, Any, Any]:
         w = _DeviceWindow(held, rows, context)
@@ -150,9 +166,15 @@ def table() -> list[Row]:
         w.score()
         return w.choose, w.choose, w.ids
 
-    def scores(context: int) -> tuple[Any, Any, Any]:
-        w = _DeviceWindow(held[:1], 4, context)
+    def scores(rows: int, context: int) -> tuple[Any, Any, Any]:
+        w = _DeviceWindow(held[:1], rows, context)
         return w.score, w.score, w.scores
+
+    def attention(rows: int, context: int) -> tuple[Any, Any, Any]:
+        w = _DeviceWindow(held[:1], rows, context)
+        w.score()
+        w.choose()
+        return w.attend, w.attend, w.out
 
     def draft(context: int) -> tuple[Any, Any, Any]:
         call = _DraftCall(held[0], context)
@@ -162,7 +184,8 @@ def table() -> list[Row]:
         row("batch_qsa_attn", "2 slots x 1 row: scores, selection, attention", partial(batch, 1)),
         row("batch_qsa_attn", "2 slots x 2 rows: scores, selection, attention", partial(batch, 2)),
         row("topk_scan", "wide selection, 1 row", select),
-        row("scores_transposed", "block scores, 4 rows", scores),
+        *(row("scores_transposed", f"block scores, {rows} rows", partial(scores, rows)) for rows in (1, 2, 4, 8)),
+        *(row("split_attn", f"attention, {rows} rows", partial(attention, rows)) for rows in (1, 2, 4, 8)),
         row("merge_active", "draft call, 1 row, float arithmetic", draft),
     ]
 

@@ -106,12 +106,12 @@ def _output(
             standing, alone = run(), run(alone=True)
         found = [*window.held(name, name, standing), *window.held(name, f"{name}: one call per row", alone)]
         return found + _same(backend, "batch", f"{name}: one call per row against the batch", name, standing, alone)
-    if kind == "switches":
+    if kind in ("switches", "auto"):
         with switched({"pass": "standing"}):
             standing = run()
         with switched(recipe):
             got = run()
-        label = f"{name}: switches"
+        label = f"{name}: {kind}"
         return [*window.held(name, label, got), *_same(backend, "schedule", label, name, standing, got)]
     found = []
     with switched(recipe):

@@ -5,10 +5,10 @@
 ``scores``: 1 to 8 rows of one slot against one call per row. ``draft``: the draft layer's call, one row over the last
 32,768 cells given as ids, against the step kernel and the reference.
 
-Every case runs in three passes: ``standing``; ``switches``, with ``STRATA_QSA_TOPK_SCAN``,
-``STRATA_QSA_SCORES_TRANSPOSED`` and ``STRATA_ATTN_MERGE_ACTIVE`` set; ``schedules``, in every schedule that the backend
-offers. The operations get the reference's own scores and ids, so that one which fails does not fail the next. The
-float arithmetic is in ``float_window.py``.
+Every case runs in four passes: ``standing``, with the kernels' switches at 0; ``switches``, with
+``STRATA_QSA_TOPK_SCAN``, ``STRATA_QSA_SCORES_TRANSPOSED`` and ``STRATA_ATTN_MERGE_ACTIVE`` at 1; ``auto``, with all of
+them unset; ``schedules``, in every schedule that the backend offers. The operations get the reference's own scores and
+ids, so that one which fails does not fail the next. The float arithmetic is in ``float_window.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ from ..compare.localise import explain
 from . import float_window
 from .verify_window import AXES, check_window, switched
 
-PASSES = ("standing", "switches", "schedules")
+PASSES = ("standing", "switches", "auto", "schedules")
 
 DRAFT_CELLS = 32768
 """Cells of the draft layer's window: 512 chunks of 64."""

@@ -33,6 +33,8 @@ from ..compare.localise import explain
 from ..compare.margins import margins
 
 KERNEL_SWITCHES = ("topk_scan", "scores_transposed", "merge_active")
+"""The switches that the pass ``switches`` sets to 1. Attention's schedule is named by every call, so split_attn chooses
+none; at 0 it keeps the standing path's clusters, unset those of the backend's table."""
 
 OUTPUTS = {"scores": "block_scores", "ids": "select", "attention": "attend"}
 """Output of a window -> operation that makes it."""
@@ -91,8 +93,11 @@ class WindowOperations:
 
 
 def switched(recipe: dict[str, Any]) -> AbstractContextManager[Any]:
-    """The three kernel switches, set or not as the pass has them, whatever the environment says."""
-    return override(**dict.fromkeys(KERNEL_SWITCHES, recipe["pass"] == "switches"))
+    """The kernels' switches as the pass has them, whatever the environment says: unset in ``auto``, otherwise 0, or 1
+    in ``switches``."""
+    auto = recipe["pass"] == "auto"
+    state = None if auto else recipe["pass"] == "switches"
+    return override(split_attn=None if auto else False, **dict.fromkeys(KERNEL_SWITCHES, state))
 
 
 @lru_cache(maxsize=1)

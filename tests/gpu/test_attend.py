@@ -5,6 +5,7 @@ import pytest
 
 from cases.attend_cases import *  # noqa: F403
 from cases.attend_cases import FORMATS, attend, check, exact_problem, random_kv
+from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import REAL
 from support.arrays import bits
@@ -86,11 +87,12 @@ def test_repeats(backend, schedule):
     assert int(different) == 0
 
 
-def test_repeats_of_one_row(backend):
-    """250 launches of one row, on sm_90 a cluster, behind widths that leave blocks without a cell."""
+@pytest.mark.parametrize("rows", [1, 4, 8, 16])
+def test_repeats_of_clusters(backend, rows):
+    """250 launches of rows that on sm_90 are a cluster each, behind widths that leave blocks without a cell."""
     import cupy
 
-    q, kv, ids, steps, _ = full(41, 1)
+    q, kv, ids, steps, _ = full(41, rows)
     different = cupy.zeros((), "int64")
     for width in (2051, 700, 3, 0):
         steps[:, 3] = width
@@ -104,17 +106,37 @@ def test_repeats_of_one_row(backend):
     assert int(different) == 0
 
 
-def test_one_row_is_a_cluster_where_there_are_some(backend, monkeypatch):
-    """Of 11 blocks on sm_90, if the device holds them; none elsewhere, in other formats, of more rows."""
+SIZES = {1: 13, 2: 13, 3: 13, 4: 9, 5: 8, 6: 8, 7: 8, 8: 6, 16: 3, 17: 1}
+"""Rows -> blocks of a cluster on an H200, measured as the fastest there."""
+
+
+def test_rows_are_clusters_where_the_device_holds_them(backend, monkeypatch):
+    """On sm_90, in sizes of the table; none elsewhere, in other formats, of more rows."""
+    from qsa.kernels.cuda.toolchain.compiler import properties
+
+    runs = recorded_runs(monkeypatch, backend.load("common.plans"))
+    with override(split_attn=None):
+        for rows in SIZES:
+            check(backend, *full(42, rows)[:4])
+        check(backend, *full(42, 1, "k8v4")[:4])
+    table = backend.load("common.defaults").TABLES.get(properties().compute_capability)
+    found = clusters_of(runs)
+    assert set(found) <= {1, *(table.clusters if table else ())}
+    if "H200" in properties().name:
+        assert found == [*SIZES.values(), 1]
+
+
+def test_the_switch_at_0_launches_the_clusters_of_before(backend, monkeypatch):
+    """Of 13 blocks on sm_90, if the device holds them, for one row alone."""
     from qsa.kernels.cuda.toolchain.compiler import properties
 
     planning = backend.load("attend_exact.plan")
     runs = recorded_runs(monkeypatch, backend.load("common.plans"))
-    check(backend, *full(42, 1)[:4])
-    check(backend, *full(42, 2)[:4])
-    check(backend, *full(42, 1, "k8v4")[:4])
+    with override(split_attn=False):
+        check(backend, *full(42, 1)[:4])
+        check(backend, *full(42, 2)[:4])
     clustered = properties().compute_capability == planning.CLUSTERED
-    assert clusters_of(runs) == [planning.CLUSTER if clustered else 1, 1, 1]
+    assert clusters_of(runs) == [planning.CLUSTER if clustered else 1, 1]
 
 
 @pytest.mark.parametrize(("schedule", "rows"), [("batch", 1), ("batch", 2), ("split", 2)])

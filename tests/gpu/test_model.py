@@ -74,9 +74,10 @@ def test_uncaptured_calls_give_the_same_bytes(expected, on_device):
     check_same_results(run_all(Scenario(on_device, 3, CAPACITY, runner=Runner(on_device))), expected)
 
 
+@pytest.mark.parametrize("state", [None, False, True])
 @pytest.mark.parametrize("switch", ["split_attn", "topk_scan", "scores_transposed"])
-def test_switches_change_no_byte(expected, on_device, switch):
-    with override(**{switch: True}):
+def test_switches_change_no_byte(expected, on_device, switch, state):
+    with override(**{switch: state}):
         check_same_results(run_all(Scenario(on_device, 3, CAPACITY)), expected)
 
 

@@ -135,7 +135,7 @@ def test_graph_serves_growing_and_shrinking_contexts(backend, schedule):
 def test_a_million_cells_by_default(backend):
     """No schedule named, no scratch given: spread, and captured with a scratch that the stream keeps."""
     rng, max_blocks = np.random.default_rng(6), (1 << 18) + 1
-    assert backend.load("select").standing_schedule(2, max_blocks) == "spread"
+    assert backend.load("select").default_schedule(2, max_blocks) == "spread"
     scores, steps = rng.standard_normal((2, max_blocks)).astype(np.float32), backend.to_device(step_records([-1] * 2))
     ids, given = backend.guarded((2, REAL.max_width), np.int32, 77), backend.to_device(scores)
     replay = captured(lambda: backend.module.select(given, steps, ids.array))

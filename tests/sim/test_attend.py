@@ -37,11 +37,15 @@ def test_blocks_in_the_opposite_order(backend):
 
 
 def test_plan():
-    """Split: about two blocks per multiprocessor, 20 at most, 64 cells at least; a row's cells always find room."""
+    """Split: one wave of at most two blocks per multiprocessor, as the device holds them, 20 a row at most, 64 cells at
+    least; a row's cells always find room."""
     kv = device.to_device(exact_problem(23, [1])[1])
     with simulator.configured(properties=Properties("h200", (9, 0), 132, 227 * 1024, 228 * 1024, 50 << 20)):
         plans = [module.row_blocks([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)]
-        assert plans == [20, 16, 2, 1]
+        assert plans == [20, 8, 1, 1]
+        for held, wanted in ((2, [20, 16, 2, 1]), (3, [20, 16, 2, 1])):
+            with simulator.configured(resident_blocks=held):
+                assert [module.row_blocks([kv], rows, 2051, "split") for rows in (1, 16, 100, 400)] == wanted
         assert module.row_blocks([kv], 1, 130, "split") == 3
         assert module.row_blocks([kv], 1, 2051, "batch") == planning.CLUSTER
         assert module.row_blocks([kv], 1, 2500, "batch") == planning.MOST
@@ -62,7 +66,7 @@ def test_a_cluster_backwards(backend):
         check(backend, *exact_problem(27, [70]))
 
 
-@pytest.mark.parametrize("limits", [{"clusters": 0}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
+@pytest.mark.parametrize("limits", [{"clusters": ()}, {"properties": older((8, 0), 227 * 1024)}], ids=["room", "sm_80"])
 def test_where_there_are_no_clusters(backend, monkeypatch, limits):
     """The same bytes by way of the scratch."""
     runs = recorded_runs(monkeypatch, plans)

@@ -124,9 +124,3 @@ def test_refusals():
         scores.block_scores(index_queries(rng, 9), index, steps, schedule="fast")
     with pytest.raises(ValueError, match="q_idx"):
         scores.block_scores(index_queries(rng, 9)[:, :3], index, steps)
-
-
-def test_standing_schedule(monkeypatch):
-    assert [scores.standing_schedule(rows) for rows in (1, 2, 8, 9)] == ["warp", "multi_query", "multi_query", "prompt"]
-    monkeypatch.setattr(scores, "switches", lambda: type("On", (), {"scores_transposed": True}))
-    assert [scores.standing_schedule(rows) for rows in (1, 8, 9)] == ["transposed", "transposed", "prompt"]

@@ -136,19 +136,14 @@ def test_refusals():
         select.select(beyond, steps, np.zeros((1, 2050), np.int32))
 
 
-def test_standing_schedule():
-    most, more = 33 * 1024, 33 * 1024 + 1
+def test_a_scratch_says_whether_rows_are_spread():
+    more = 33 * 1024 + 1
     scratch = np.zeros(select.scratch_shape(1, more), np.int32)
-    assert select.standing_schedule(1, most) == "registers"
-    assert select.standing_schedule(1, more) == "wide"
-    assert select.standing_schedule(1, more, scratch) == "spread"
-    assert select.standing_schedule(2, more, scratch) == "wide"
-    wide = 1 << 16
-    assert [select.standing_schedule(1, n) for n in (wide, wide + 1)] == ["wide", "spread"]
-    assert [select.standing_schedule(rows, wide + 1) for rows in (64, 65)] == ["spread", "wide"]
-    assert select.standing_schedule(1, 16 * 1024 * 31 + 1) == "wide", "more slices than a thread block can hold"
-    with override(topk_scan=True):
-        assert [select.standing_schedule(1, n) for n in (wide, wide + 1)] == ["scan", "spread"]
+    for state, other in ((None, "scan"), (False, "wide"), (True, "scan")):
+        with override(topk_scan=state):
+            assert select.default_schedule(1, more - 1, scratch) == "registers"
+            assert select.default_schedule(1, more, scratch) == "spread"
+            assert select.default_schedule(2, more, scratch) == other
 
 
 def test_a_million_cells_need_no_scratch_of_the_caller():
@@ -156,7 +151,7 @@ def test_a_million_cells_need_no_scratch_of_the_caller():
     steps = step_records([4 * 40 + 1], geometry=SMALL)
     scores = np.full((1, (1 << 18) + 1), np.inf, np.float32)
     scores[0, :40] = distinct(np.random.default_rng(8), 40)
-    assert select.standing_schedule(*scores.shape, geometry=SMALL) == "spread"
+    assert select.default_schedule(*scores.shape, geometry=SMALL) == "spread"
     kept = select._scratch.get(select.scratch_shape(*scores.shape, SMALL))
     for _ in range(2):
         check(select.select(scores, steps, geometry=SMALL), scores[:, :41], steps, "blocks", SMALL)

@@ -80,6 +80,7 @@ def build(
     each: int,
     matrix: bool = True,
     cluster: bool = False,
+    once: bool = False,
 ) -> Any:
     """The kernel for one format and geometry.
 
@@ -88,8 +89,8 @@ def build(
     parts               1 or 3: blocks of 128 or 384 lanes
     each                cells that a lane looks up: at least room / lanes; more costs time
     matrix              products on tensor cores (sm_80 and newer), otherwise by dp4a
-    cluster             the blocks of a row and KV head are one cluster (sm_90; int8 alone), of at most a tile for each
-                        warp and 16 blocks
+    cluster             the blocks of a row and KV head are one cluster (sm_90; int8 alone), of at most 16 blocks
+    once                no warp has more than one tile of cells to score: room is at most a tile for each warp
     """
     threads, warps = 128 * parts, 4 * parts
     heads_per_warp, query_values = HEADS // warps, 8 * HEADS // warps
@@ -100,7 +101,7 @@ def build(
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
     signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
     load_ids, find_rows, load_cell_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
-    score_cells = scores.make(k_groups, v_groups, signed, cluster)
+    score_cells = scores.make(k_groups, v_groups, signed, once)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
 
     @kernel(launch_bounds=(threads, 1), shared_memory_carveout=100)
@@ -324,9 +325,14 @@ def ptx_rows() -> Iterator[PtxRow]:
     form = build.build(4, 4, 2, 12, 3, 1)
     yield PtxRow("attend_exact_int8_few", form, signature, expect=TENSOR_CORE, minimum=(8, 0))
     cluster = ("barrier.cluster.arrive.relaxed", "barrier.cluster.wait", "mbarrier.try_wait", "st.async")
-    form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True), {(12, 0): (8, 8)}
     expect = TENSOR_CORE + cluster
+    form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True, True), {(12, 0): (8, 8)}
     yield PtxRow("attend_exact_int8_cluster", form, signature, spilled=spilled, expect=expect, minimum=(9, 0))
+    # Clusters of fewer blocks, whose warps score several tiles and, in the second, whose lanes look up several cells.
+    form = build.build(4, 4, 2, 12, 3, 1, True, True)
+    yield PtxRow("attend_exact_int8_cluster_tiles", form, signature, expect=expect, minimum=(9, 0))
+    form = build.build(4, 4, 2, 12, 3, 2, True, True)
+    yield PtxRow("attend_exact_int8_cluster_cells", form, signature, expect=expect, minimum=(9, 0))
     # The form without tensor cores. For the other formats it differs from theirs in nothing more.
     form, spilled = build.build(4, 4, 2, 12, 1, 6, False), {(10, 0): (512, 0), (12, 0): (512, 0)}
     yield PtxRow("attend_exact_int8_dp4a", form, signature, spilled=spilled, expect=("dp4a.s32.s32", "dp4a.u32.s32"))

@@ -4,29 +4,35 @@ All of it depends on shapes, formats and the device alone, so it is made once, i
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from qsa.reference.formats import EXACT_FORMATS
 
 from ...ops import MAX_SPLITS
+from ...switches import switches
+from ..common.defaults import defaults
 from ..common.plans import Plan, rows_of
 from ..common.pools import NAME, fields_of, kinds_of, sets_of
 from ..device.containers import DeviceKV
 from ..device.scratch import StreamScratch
-from ..toolchain.compiler import array_module, max_clusters, prepare, properties, stream_key
+from ..toolchain.compiler import array_module, max_clusters, prepare, properties, resident_blocks, stream_key
 from ..toolchain.constants import MAX_GRID_X
 from ..toolchain.host import Argument, DeviceArray, Operand
 from .exchange_scratch import UNSET, words
 from .kernel import build
-from .shared_memory import CELLS_OFFSET, DIM, HEADS, cell_bytes, cells_bytes, shared_bytes
+from .shared_memory import CELLS_OFFSET, DIM, HEADS, TILE, cell_bytes, cells_bytes, shared_bytes
 
 GROUPS = {"int8": 4, "q4_0": 8}
 """Scales of a cell in a coding."""
 
 SPLIT_CELLS = 64
 """Cells below which ``split`` cuts a row no further."""
+
+SPLIT_RESIDENT = 2
+"""Blocks a multiprocessor that ``split`` fills at most. Where it planned two and one fits, on an H200, 2,051 cells, it
+took 14.0 us for 1 row, 26.2 for 4, 40.6 for 16 and 85.7 for 64, against 11.7, 15.0, 25.1 and 64.4 of ``batch``."""
 
 SHARE = 32
 """Cells below which the other schedules cut a row no further."""
@@ -42,9 +48,9 @@ CLUSTERED = (9, 0)
 """The device on which the blocks of a row may be a cluster; measured there alone."""
 
 CLUSTER, CLUSTER_SHARE, FEW = 13, 192, 2
-"""Blocks of a cluster, cells of each at most, and clusters of a launch. On an H200, 2,051 cells, in microseconds: one
-row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6; four rows in clusters of 11 or
-16 15.5 and 15.3, by way of the scratch in 16 blocks 15.3. 192 cells: a tile for each of 12 warps."""
+"""In the standing path: blocks of a cluster, cells of each at most, and clusters of a launch. On an H200, 2,051 cells,
+in microseconds: one row of 2 KV heads in clusters of 13 (11) blocks 11.8 (12.1), by way of the scratch 14.6. 192 cells:
+a tile for each of 12 warps."""
 
 
 def _parts(kv):
@@ -60,21 +66,93 @@ def room_of(kv: DeviceKV, parts: int) -> int:
     return min(held // SHARE * SHARE, EACH[-1] * 128 * parts)
 
 
+def _int8(kvs):
+    """Whether all K/V are of the one format of which there are clusters."""
+    return all(kv.pool.format == "int8" for kv in kvs)
+
+
 def _clusters(kvs, cap):
-    """Whether the blocks of a row of ``cap`` ids may be a cluster."""
-    int8 = all(kv.pool.format == "int8" for kv in kvs)
-    return int8 and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
+    """Whether the blocks of a row of ``cap`` ids may be a cluster in the standing path."""
+    return _int8(kvs) and cap <= CLUSTER * CLUSTER_SHARE and properties().compute_capability == CLUSTERED
+
+
+class _Form(NamedTuple):
+    """The kernel of a launch, its lanes, the cells of a block's shared memory, and the bytes of it."""
+
+    kernel: Any
+    lanes: int
+    room: int
+    shared: int
+
+
+def _form(kv, cap, splits, cluster):
+    """:class:`_Form` of ``splits`` blocks that share ``cap`` cells, or of such a ``cluster``."""
+    groups, geometry, parts = (GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]), kv.pool.geometry, _parts(kv)
+    lanes, room = 128 * parts, max(SHARE, -(-cap // (splits * SHARE)) * SHARE)
+    shape = (*groups, geometry.n_head_kv, geometry.group, parts, next(each for each in EACH if each * lanes >= room))
+    if cluster:
+        kernel = build(*shape, True, True, room <= lanes // 32 * TILE)
+    else:
+        kernel = build(*shape, properties().compute_capability >= (8, 0))
+    return _Form(kernel, lanes, room, shared_bytes(room, *groups, parts, splits if cluster else 1))
+
+
+def _held_clusters(form, splits):
+    """Clusters of ``splits`` blocks that the device holds at once; the driver is asked once for each form."""
+    if form.shared > properties().shared_per_block:
+        return 0
+    return max_clusters(form.kernel, _ARGUMENTS, form.lanes, form.shared, splits)
+
+
+def _resident(form):
+    """Blocks of the form that a multiprocessor holds at once; the driver is asked once for each form."""
+    return resident_blocks(form.kernel, _ARGUMENTS, form.lanes, form.shared)
+
+
+_ARGUMENTS = (
+    *(Argument(0, dtype, (0,) * axes) for dtype, axes in (("float32", 3), ("int32", 2), ("int32", 2), ("int32", 1))),
+    *(fields_of(0, 1), 0, 0, 0, 0),
+    *(Argument(0, dtype, (0,) * axes) for dtype, axes in (("int64", 1), ("float32", 3))),
+)
+"""The kernel's arguments by type alone, which is all that a question about it needs."""
+
+
+def _table_cluster(kvs, rows, cap):
+    """Blocks of the cluster that a row and KV head get by the table of ``common/defaults.py``; 0 where it has none for
+    such a call, or the device holds no size of it often enough."""
+    table = defaults(switches().split_attn)
+    heads = rows * kvs[0].pool.geometry.n_head_kv
+    if not 0 < heads <= table.cluster_heads or cap > table.cluster_cells or not _int8(kvs):
+        return 0
+    for size in dict.fromkeys(min(size, -(-cap // SHARE)) for size in table.clusters):
+        # One wave, at a block each: a size that is too large by this is not worth compiling.
+        one_wave = size > 1 and size * heads <= properties().multiprocessors
+        if one_wave and _held_clusters(_form(kvs[0], cap, size, True), size) >= heads:
+            return size
+    return 0
 
 
 def row_blocks(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
-    """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells."""
+    """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells, in the
+    current state of the switch split_attn."""
+    size = 0 if schedule == "split" else _table_cluster(kvs, rows, cap)
+    return size or _standing_blocks(kvs, rows, cap, schedule, splits)
+
+
+def _standing_blocks(kvs, rows, cap, schedule, splits):
+    """:func:`row_blocks` of the standing path, and of ``split``."""
     # The launches of several sets of slots share the rows.
     heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
     least = max(-(-max(cap, 1) // room_of(kv, _parts(kv))) for kv in kvs)
     multiprocessors = properties().multiprocessors
     if schedule == "split":
         if splits is None:
-            splits = max(1, min(2 * multiprocessors // heads, MAX_SPLITS, -(-cap // SPLIT_CELLS)))
+            most = min(MAX_SPLITS, -(-cap // SPLIT_CELLS))
+            splits = max(1, least, min(SPLIT_RESIDENT * multiprocessors // heads, most))
+            # In one wave: a second block a multiprocessor only where there is room for it.
+            if splits * heads > multiprocessors:
+                held = min(_resident(_form(kvs[0], cap, splits, False)), SPLIT_RESIDENT)
+                splits = max(1, min(held * multiprocessors // heads, most))
     else:
         most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
         splits = max(1, min(multiprocessors // heads, most, -(-cap // SHARE)))
@@ -82,8 +160,9 @@ def row_blocks(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, spli
 
 
 def scratch_words(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
-    """int64 words of scratch for one launch; arguments as :func:`row_blocks`."""
-    splits = row_blocks(kvs, rows, cap, schedule, splits)
+    """int64 words of scratch for one launch, enough in every state of the switch; arguments as :func:`row_blocks`."""
+    standing = _standing_blocks(kvs, rows, cap, schedule, splits)
+    splits = max(standing, row_blocks(kvs, rows, cap, schedule, splits))
     groups = max(GROUPS[kv.pool.v.coding] for kv in kvs)
     return rows * kvs[0].pool.geometry.n_head_kv * words(splits, groups) if splits > 1 else 0
 
@@ -131,7 +210,8 @@ def make_plan(
         return reason
     together = 1 if schedule == "step" else max(1, rows)
     geometry = kvs[0].pool.geometry
-    splits = row_blocks(kvs, together if rows else 0, cap, schedule, splits)
+    cluster = 0 if schedule == "split" or not rows else _table_cluster(kvs, together, cap)
+    splits = cluster or _standing_blocks(kvs, together if rows else 0, cap, schedule, splits)
     if splits > properties().multiprocessors or together * geometry.n_head_kv * splits > MAX_GRID_X:
         return "geometry"
     groups = max(GROUPS[held.pool.v.coding] for held in kvs)
@@ -161,29 +241,25 @@ def make_plan(
         for first_slot, held in sets_of(kvs):
             numbers = first_slot, len(held) if len(kvs) > 1 else 0, splits
             inputs = *part[:3], slots, fields_of(first_slot, len(held))
-            launches.append(_prepared(held, inputs, numbers, (exchanged, part[3]), cap, schedule != "split"))
+            tried = cluster > 0 or (schedule != "split" and _standing_cluster(held, together, cap, splits))
+            launches.append(_prepared(held, inputs, numbers, (exchanged, part[3]), cap, tried))
     return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
 
 
-def _each(room, threads):
-    """Cells that a lane looks up of a block's ``room``."""
-    return next(each for each in EACH if each * threads >= room)
+def _standing_cluster(kvs, rows, cap, splits):
+    """Whether the blocks of a row should be a cluster in the standing path."""
+    few = rows * kvs[0].pool.geometry.n_head_kv <= FEW
+    return few and 1 < splits <= CLUSTER and _clusters(kvs, cap)
 
 
-def _prepared(kvs, inputs, numbers, outputs, cap, clusters):
+def _prepared(kvs, inputs, numbers, outputs, cap, cluster):
     """One launch. ``inputs``: q, ids, steps, slots, pools; ``numbers``: first slot, pools, blocks of a row;
-    ``outputs``: scratch, out."""
-    geometry, pool = kvs[0].pool.geometry, kvs[0].pool
-    groups = GROUPS[pool.k.coding], GROUPS[pool.v.coding]
-    parts = _parts(kvs[0])
+    ``outputs``: scratch, out. ``cluster``: those blocks are one, if the device holds all of them at once."""
     splits = numbers[2]
-    room = max(SHARE, -(-cap // (splits * SHARE)) * SHARE)
-    shape = (*groups, geometry.n_head_kv, geometry.group, parts, _each(room, 128 * parts))
-    arguments = (*inputs, *numbers, room, *outputs)
-    grid = inputs[0].shape[0] * geometry.n_head_kv * splits
-    if clusters and 1 < splits <= CLUSTER and grid <= FEW * splits and _clusters(kvs, cap):
-        kernel, shared = build(*shape, True, True), shared_bytes(room, *groups, parts, splits)
-        if max_clusters(kernel, arguments, 128 * parts, shared, splits) * splits >= grid:
-            return prepare(kernel, grid, 128 * parts, arguments, shared, splits)
-    kernel = build(*shape, properties().compute_capability >= (8, 0))
-    return prepare(kernel, grid, 128 * parts, arguments, shared_bytes(room, *groups, parts))
+    heads = inputs[0].shape[0] * kvs[0].pool.geometry.n_head_kv
+    form = _form(kvs[0], cap, splits, cluster)
+    if cluster and _held_clusters(form, splits) < heads:
+        cluster, form = False, _form(kvs[0], cap, splits, False)
+    arguments = (*inputs, *numbers, form.room, *outputs)
+    size = splits if cluster else 1
+    return prepare(form.kernel, heads * splits, form.lanes, arguments, form.shared, size)

@@ -169,7 +169,7 @@ def _prepared(kvs, arrays, cap, pieces, splits, first_row, rows):
         kernel = pieces_kernel(g.group, g.head_dim, side_k.coding, side_v.coding)
         arguments = (*arrays[:5], fields_of(first_slot, len(held)), *numbers)
         launches.append(prepare(kernel, (blocks, g.n_head_kv, rows), g.head_dim, arguments, _shared(g)))
-    active = splits > 0 or (switches().merge_active and rows <= MERGE_ACTIVE_ROWS)
+    active = splits > 0 or (switches().merge_active is True and rows <= MERGE_ACTIVE_ROWS)
     if len({kv.pool.v.coding for kv in kvs}) == 1:
         sets = [(0, kvs)]
     for first_slot, held in sets:
@@ -218,7 +218,7 @@ def attend_float(
     kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
     key, plan = _plans.find(
         lambda: (
-            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits, switches().merge_active),
+            *(stream_key(stream), q.shape, ids.shape, slots is None, schedule, splits, switches().merge_active is True),
             None
             if scratch is None
             else (scratch.shape, scratch.dtype, scratch.flags.c_contiguous, address(scratch) % 16),

@@ -67,10 +67,13 @@ PACKAGE = f"{_SOURCES}_simulated"
 settings = SimpleNamespace(
     order="forwards",
     resident=1024,
-    clusters=1024,
+    clusters=None,
+    resident_blocks=1,
     properties=Properties("simulator", (9, 0), 4, 227 * 1024, 228 * 1024, 50 << 20),
 )
-"""How launches run, and the device that kernels are told they run on; ``clusters``: how many it holds at once."""
+"""How launches run, and the device that kernels are told they run on. ``clusters``: a tuple of (blocks of a cluster,
+how many such clusters it holds at once), of which a size that is missing cannot be had; None: as many as its
+multiprocessors hold at a block each. ``resident_blocks``: of any kernel that a multiprocessor holds at once."""
 
 
 class Kernel:
@@ -183,12 +186,12 @@ def _addresses(arrays, expected):
     return [memory.address(array) for array in arrays]
 
 
-_devices: list[tuple[Properties, int]] = []
+_devices: list[tuple[Properties, Any]] = [(settings.properties, (settings.clusters, settings.resident_blocks))]
 
 
 def _current_device():
     """Ordinal of the simulated device: every set of properties is a device of its own."""
-    now = settings.properties, settings.clusters
+    now = settings.properties, (settings.clusters, settings.resident_blocks)
     if now not in _devices:
         _devices.append(now)
     return _devices.index(now)
@@ -224,8 +227,18 @@ def _compiler():
     module.specialised = per_device(module.current_device)
     module.properties = lambda: settings.properties
     module.Properties = Properties
-    module.max_clusters = lambda *configuration: settings.clusters
+    module.max_clusters = _max_clusters
+    module.resident_blocks = lambda kernel, args, block, shared: settings.resident_blocks
     return module
+
+
+def _max_clusters(kernel, args, block, shared, cluster):
+    """As ``compiler.max_clusters``, from the ``settings``."""
+    if settings.properties.compute_capability < (9, 0):
+        return 0
+    if settings.clusters is None:
+        return settings.properties.multiprocessors // cluster
+    return dict(settings.clusters).get(cluster, 0)
 
 
 def _pinned(shape, dtype):

@@ -66,6 +66,7 @@ __all__ = [
     "pinned",
     "prepare",
     "properties",
+    "resident_blocks",
     "specialised",
     "stream_key",
     "types",
@@ -253,6 +254,14 @@ def launch(
     """
     stream = array_module().cuda.get_current_stream() if stream is None else stream
     prepare(kernel, grid, block, args, shared, cluster).submit(stream.ptr)
+
+
+def resident_blocks(kernel: Any, args: Sequence[Any], block: int, shared: int) -> int:
+    """Blocks of ``kernel`` that a multiprocessor of the current device holds at once, at least 1.
+
+    Arguments as :func:`prepare`; asked of the driver once for each kernel and size.
+    """
+    return max(1, driver.resident_blocks(_function(kernel, args), block, shared, current_device()))
 
 
 def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, cluster: int) -> int:

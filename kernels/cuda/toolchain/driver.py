@@ -205,6 +205,23 @@ class PackedLaunch:
         return self._launch_clusters(self._configuration, self._handle, self.parameters, 0)[0]
 
 
+_resident: dict[tuple[Function, int, int], int] = {}
+
+
+def resident_blocks(function: Function, block: int, shared: int, device: int) -> int:
+    """Blocks of ``block`` lanes and ``shared`` bytes of ``function`` that a multiprocessor of ``device`` holds at once.
+    Asked once for each function and size."""
+    key = (function, block, shared)
+    if key not in _resident:
+        from cuda.bindings import driver
+
+        set_dynamic_shared(function, shared, device)
+        handle = driver.CUfunction(function.handle)
+        answer = driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(handle, block, shared)
+        _resident[key] = int(_succeeded(answer, f"occupancy of {function.name}"))
+    return _resident[key]
+
+
 _clusters: dict[tuple[Function, int, int, int], int] = {}
 
 

@@ -90,7 +90,14 @@ def test_the_table_of_the_switches_is_kept_and_shown(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("off_us", [9.0]), ("on_us", [8.0, 0.0]), ("on_us", [8.0, "20"]), ("contexts", [1024, 0.5]), ("switch", None)],
+    [
+        ("off_us", [9.0]),
+        ("unset_us", [8.0]),
+        ("on_us", [8.0, 0.0]),
+        ("on_us", [8.0, "20"]),
+        ("contexts", [1024, 0.5]),
+        ("switch", None),
+    ],
 )
 def test_a_damaged_row_of_a_switch_names_file_and_field(tmp_path, field, value):
     sections = {"benchmark": evidence.section([step(results={"switches": [{**SWITCH, field: value}]})])}

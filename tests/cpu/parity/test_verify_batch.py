@@ -11,7 +11,7 @@ from qsa.golden.families import verify_batch as family
 from qsa.golden.record import Produced
 from qsa.golden.store import Store
 from qsa.kernels.ops import OPERATIONS
-from qsa.kernels.switches import switches
+from qsa.kernels.switches import Switches, override, switches
 from qsa.parity import suite
 from qsa.parity.backend import Backend
 from qsa.parity.checks import verify_batch, verify_window
@@ -125,9 +125,11 @@ def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
     [
         ("scores", "standing", 9),
         ("scores", "switches", 9),
+        ("scores", "auto", 9),
         ("scores", "schedules", 33),
         ("draft", "standing", 2),
         ("draft", "switches", 2),
+        ("draft", "auto", 2),
         ("draft", "schedules", 5),
     ],
 )
@@ -144,18 +146,25 @@ def test_the_draft_sees_the_last_32768_cells():
     assert verify_batch._draft_inputs(1024, 7)[2].shape == (1, 1024)
 
 
-def test_passes_set_the_three_switches_and_no_other():
+def test_passes_set_the_kernels_switches_and_no_other():
     seen = []
 
     def block_scores(q_idx, index, steps):
         seen.append(switches())
         return exact.block_scores(q_idx, index, steps)
 
-    for one in ("standing", "switches"):
-        assert run(window(one, context=1024), block_scores=block_scores).status == "passed"
-    assert not (seen[0].topk_scan or seen[0].scores_transposed or seen[0].merge_active)
-    assert seen[-1].topk_scan and seen[-1].scores_transposed and seen[-1].merge_active
-    assert not seen[-1].split_attn and not seen[-1].batch_qsa_attn
+    of_pass = {}
+    with override(topk_scan=True, split_attn=True, batch_qsa_attn=True):
+        for one in verify_batch.PASSES[:3]:
+            assert run(window(one, context=1024), block_scores=block_scores).status == "passed"
+            of_pass[one] = seen[-1]
+    kernels = {"topk_scan": False, "scores_transposed": False, "merge_active": False}
+    others = {"split_attn": False, "batch_qsa_attn": True}
+    assert of_pass == {
+        "standing": Switches(**kernels, **others),
+        "switches": Switches(**dict.fromkeys(kernels, True), **others),
+        "auto": Switches(batch_qsa_attn=True),
+    }
 
 
 def test_the_reference_passes_and_says_what_it_does_not_offer():

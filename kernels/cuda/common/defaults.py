@@ -1,0 +1,115 @@
+"""What is launched by a call that names no schedule, where its switch is unset: a table for each class of device.
+
+A switch that is unset means this table (design section 8); ``0`` means :data:`STANDING`, which has what engines of the
+field launch, ``1`` the switch's path. Block scores and selection have the same bits in every schedule, and so has
+attention in the exact arithmetic, so the table decides time alone. Context is the capacity that a call has room for: a
+captured launch must serve every context up to it.
+
+Times are medians of graph replays on one H200, hot, in microseconds; attention and selection: 2,051 cells a row, 24
+query heads on 2 KV heads, int8.
+"""
+
+from typing import NamedTuple
+
+from ...ops import WINDOW_ROWS
+from ..toolchain.compiler import properties
+
+ANY = 1 << 62
+"""A limit that no call reaches."""
+
+
+class Rule(NamedTuple):
+    """A call of ``rows`` rows at most and ``blocks`` blocks of capacity at least takes ``schedule``."""
+
+    rows: int
+    blocks: int
+    schedule: str
+
+
+class Defaults(NamedTuple):
+    """The table of one class of device.
+
+    scores         rules of ``block_scores``; the first that fits holds
+    selection      rules of ``select`` beyond the capacity of ``registers``, in the same way
+    clusters       blocks that share a row and KV head as one cluster of int8 attention, the best first: the first of
+                   which the device holds all that a launch needs at once is taken. Where none is, or none fits, the
+                   standing rule of ``attend_exact/plan.py`` holds
+    cluster_heads  rows times KV heads of a launch in such clusters at most
+    cluster_cells  cells that a row's ids may have room for at most
+    """
+
+    scores: tuple[Rule, ...]
+    selection: tuple[Rule, ...]
+    clusters: tuple[int, ...] = ()
+    cluster_heads: int = 0
+    cluster_cells: int = 0
+
+    def scores_schedule(self, rows: int, max_blocks: int) -> str:
+        """The schedule of ``block_scores`` of ``rows`` rows over ``max_blocks`` blocks."""
+        return _first(self.scores, rows, max_blocks)
+
+    def selection_schedule(self, rows: int, max_blocks: int) -> str:
+        """The schedule of ``select`` of ``rows`` rows of ``max_blocks`` scores, more than ``registers`` hold."""
+        return _first(self.selection, rows, max_blocks)
+
+
+def _first(rules, rows, max_blocks):
+    return next(rule.schedule for rule in rules if rows <= rule.rows and max_blocks >= rule.blocks)
+
+
+WIDE_BLOCKS = 1 << 16
+"""Blocks of capacity up to which, in the standing path, one thread block reads a row that registers cannot hold, as
+engines of the field do (262,144 cells, the published model's context). Its time grows with the row, so beyond this a
+row is spread."""
+
+SPREAD_ROWS = 64
+"""Rows of a call that are spread unless it says so: with more, thread blocks of whole rows fill half of a large device,
+and the scratch, 66 KB a row of a million cells, would be no small thing any more."""
+
+STANDING = Defaults(
+    scores=(Rule(1, 0, "warp"), Rule(WINDOW_ROWS, 0, "multi_query"), Rule(ANY, 0, "prompt")),
+    selection=(Rule(SPREAD_ROWS, WIDE_BLOCKS + 1, "spread"), Rule(ANY, 0, "wide")),
+)
+"""What a switch at ``0`` launches; attention by the standing rule of ``attend_exact/plan.py``. Also the table of every
+device on which nothing was measured."""
+
+H200 = Defaults(
+    scores=(
+        # One row, warp -> transposed: 2.7 -> 2.5 at 16K cells, 4.1 -> 3.5 at 64K, 9.8 -> 6.5 at 256K, 35.7 -> 34.7 at
+        # 1M. Shorter contexts were not measured and keep the standing path.
+        Rule(1, 4096, "transposed"),
+        Rule(1, 0, "warp"),
+        # 2, 4, 8 rows at 64K, multi_query -> transposed: 9.2 -> 4.4, 15.2 -> 6.0, 27.4 -> 9.8; 4 rows 4.0 -> 2.9 at 1K,
+        # 5.9 -> 3.2 at 16K, 193 -> 71.8 at 1M.
+        Rule(WINDOW_ROWS, 0, "transposed"),
+        # 16 rows 16.9: the only schedule that reads a key once for several of them.
+        Rule(ANY, 0, "prompt"),
+    ),
+    selection=(
+        # One row of 256K cells, wide -> spread: 67.2 -> 15.4; of 1M, where spread stood before: 18.9. Up to 132K cells
+        # ``registers`` comes first, 9.9 at 64K.
+        Rule(SPREAD_ROWS, 0, "spread"),
+        # One row in a capacity of 200,000 cells, wide -> scan: 2.1 -> 2.2 at 1K, 27.4 -> 11.7 at 16K, 31.7 -> 18.2 at
+        # 64K. A thread block has a row, so more rows change nothing in it.
+        Rule(ANY, 0, "scan"),
+    ),
+    # By way of the scratch -> as a cluster: 1 row 14.6 -> 11.8 and 2 rows 14.2 -> 11.7 (13 blocks), 3: 14.5 -> 12.0
+    # (13), 4: 15.2 -> 13.6 (9), 7: 16.9 -> 14.0 (8), 8: 17.5 -> 15.7 (6), 16: 25.4 -> 23.8 (3). An H200 holds 7
+    # clusters of 11 or 16 blocks, 9 of 9, 15 of 8, 17 of 6 and 30 of 4: clusters that do not all fit would run in two
+    # waves, and one that was chosen by rows alone (11 or 16 blocks, 4 rows) went by way of the scratch, in no gain.
+    clusters=(13, 9, 8, 6, 4, 3),
+    # 16 rows of 2 KV heads: more were not measured.
+    cluster_heads=32,
+    # 2,051 cells were measured. Three blocks hold 2,304 at two cells a lane; more need a third build of the kernel.
+    cluster_cells=2304,
+)
+"""Measured on an H200 (132 multiprocessors)."""
+
+TABLES = {(9, 0): H200}
+"""Compute capability -> table. A device of a class that is not here keeps :data:`STANDING`: nothing was measured."""
+
+
+def defaults(switch: bool | None) -> Defaults:
+    """The table by which a call that names no schedule is launched on the current device, with its ``switch`` in this
+    state: :data:`STANDING` where it is False. What True means is the operation's own."""
+    return STANDING if switch is False else TABLES.get(properties().compute_capability, STANDING)
