@@ -4,7 +4,7 @@ Truth comes from the model alone: one row at a time, in a state of its own, with
 line of ``engine/`` is in it. It is made once, by the run of the unchanged code, and kept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -210,7 +210,10 @@ def state_arrays(state: State, geometry: Any) -> dict[str, np.ndarray]:
             found[f"layer {layer} dead"] = attention.index.dead.copy()
             found[f"layer {layer} tail"] = attention.index.tail.copy()
         else:
-            found[f"layer {layer} memory"], found[f"layer {layer} past"] = attention.memory.copy(), attention.past.copy()
+            found[f"layer {layer} memory"], found[f"layer {layer} past"] = (
+                attention.memory.copy(),
+                attention.past.copy(),
+            )
     for layer, own in enumerate(state.ple):
         if own is not None:
             found[f"PLE {layer} tokens"], found[f"PLE {layer} past"] = own.tokens.copy(), own.past.copy()
@@ -237,10 +240,12 @@ def draft_truth(ids: tuple[int, ...], count: int, drafts: int, window: int) -> t
 
 
 class Scripted:
-    """A drafter that drafts the text itself, ``texts``: prompt -> tokens. Every ``wrong``-th token of a text is drafted
-    wrong, and every ``rest``-th proposal is empty."""
+    """A drafter that drafts the text itself, ``texts``: prompt -> tokens. Of every seven tokens those at the indices
+    ``wrong`` are drafted wrong, so that windows keep one row, two and more; every ``rest``-th proposal is empty."""
 
-    def __init__(self, texts: dict[tuple[int, ...], list[int]], wrong: int = 4, rest: int = 5) -> None:
+    def __init__(
+        self, texts: dict[tuple[int, ...], list[int]], wrong: Collection[int] = (1, 2, 5), rest: int = 5
+    ) -> None:
         self.texts, self.wrong, self.rest, self.calls = texts, wrong, rest, 0
         self.committed: list[tuple[Any, int, int]] = []
 
@@ -260,7 +265,7 @@ class Scripted:
         done = len(request.tokens)
         text = self.texts[tuple(request.ids)][done : done + draft_request.max_drafts]
         for index, token in enumerate(text, done):
-            proposal.add((token + 1) % POISON if index % self.wrong == self.wrong - 1 else token)
+            proposal.add((token + 1) % POISON if index % 7 in self.wrong else token)
         return proposal
 
 
@@ -278,4 +283,3 @@ class Recording(Runner):
         self._slots += [slot for slot in slots if slot not in self._slots]
         self.calls.append([(self._slots.index(slot), len(rows)) for slot, rows in zip(slots, ids, strict=True)])
         return super().run(ids, slots, journal)
-

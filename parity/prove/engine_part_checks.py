@@ -37,7 +37,9 @@ def scheduler() -> None:
     same("prompts", [0, 1, 2, 3, 5, 0], [own.next_prompt(six).slot for _ in range(6)])
     same("prompt or window", [True, False, True, False], [own.schedule_prefill(six[:1], six[1:]) for _ in range(4)])
     same("no prompt", [False, True], [own.schedule_prefill([], six), own.schedule_prefill(six, [])])
-    same("free slots", [0, 3, 1, 2, None], [own.free_slot(taken) for taken in ((), (0,), (0, 3), (0, 1, 3, 4), range(6))])
+    same(
+        "free slots", [0, 3, 1, 2, None], [own.free_slot(taken) for taken in ((), (0,), (0, 3), (0, 1, 3, 4), range(6))]
+    )
 
 
 def _requests(slots: Sequence[int] | range) -> list[Any]:
@@ -89,7 +91,7 @@ def acceptance() -> None:
 
 @cache
 def _proposals() -> list[tuple[int, np.ndarray, np.ndarray, float]]:
-    """(token, ids, masses, probability of the most probable one) of a draft of every window, drawn by its own stream."""
+    """(token, ids, masses, probability of the most probable one) of a draft of every window, drawn by its stream."""
     found = []
     for request, logits, drafts, _, _ in _windows():
         history = [*request.sequence, *drafts]
@@ -108,7 +110,9 @@ def _softmax(logits: np.ndarray, history: list[int]) -> float:
 
 def proposals() -> None:
     """Drafts and their distributions, and where their probability is held to the floor."""
-    for (request, logits, drafts, _, _), (token, ids, masses, probability) in zip(_windows(), _proposals(), strict=True):
+    for (request, logits, drafts, _, _), (token, ids, masses, probability) in zip(
+        _windows(), _proposals(), strict=True
+    ):
         request.acceptance = "rejection"
         got, distribution, _ = sampling.propose(request, logits[-1], drafts)
         same("draft that is drawn", token, got)
@@ -194,7 +198,7 @@ class _Words:
 
 def decoders() -> None:
     """Texts in pieces, joined, against the whole text; an end in the middle of a character too."""
-    text = "größe €5 – ende"
+    text = "größe €5 — ende"
     for data in (text.encode(), text.encode()[:-8], "€".encode()[:2], b"\xff\xfeab"):
         for decoder in (Bytes().decoder(), TextStream(_Words())):  # type: ignore[arg-type]
             pieces = [decoder([token]) for token in data] + [decoder(None)]
@@ -244,7 +248,6 @@ def ring() -> None:
 
 
 CHECKS: dict[str, Check] = {
-    each.__name__: each
-    for each in (scheduler, acceptance, proposals, options, draws, decoders, memory_limit, ring)
+    each.__name__: each for each in (scheduler, acceptance, proposals, options, draws, decoders, memory_limit, ring)
 }
 """Name -> check of a part of the engine."""

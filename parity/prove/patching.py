@@ -81,6 +81,14 @@ def together(*changes: Change) -> Change:
     return change
 
 
+def edits(kind: str, owner: Any, function: str, *found: tuple[Any, ...]) -> list[CodeMutant]:
+    """Mutants of one function of a module or class, each as (name, words of the source, the words in their place, names
+    of the checks)."""
+    return [
+        CodeMutant(name, kind, edit(owner, function, (old, new)), tuple(checks)) for name, old, new, *checks in found
+    ]
+
+
 @contextlib.contextmanager
 def _patched(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
     before = {name: vars(owner)[name] for name in attributes}
