@@ -64,7 +64,8 @@ def edit(owner: Any, name: str, *changes: tuple[str, str]) -> Change:
 
 
 def patch(owner: Any, **attributes: Any) -> Change:
-    """A :data:`Change` that puts other ``attributes`` into a module or class."""
+    """A :data:`Change` that puts other ``attributes`` into a module or class; a function also where other modules have
+    imported it."""
     return functools.partial(_patched, owner, attributes)
 
 
@@ -94,7 +95,7 @@ def _patched(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
     before = {name: vars(owner)[name] for name in attributes}
     with contextlib.ExitStack() as stack:
         for name, value in attributes.items():
-            if isinstance(owner, ModuleType):
+            if isinstance(owner, ModuleType) and callable(value):
                 stack.enter_context(_replaced_everywhere(before[name], value))
             else:
                 setattr(owner, name, value)
