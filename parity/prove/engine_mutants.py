@@ -26,7 +26,7 @@ from qsa.engine import (
 from qsa.model import ple, state, text_model
 
 from . import draw_mutants, engine_checks, engine_part_checks
-from .patching import Change, Row, edits, one_of_each_kind, run
+from .patching import Change, Row, edits, run
 
 CHECKS = engine_checks.CHECKS | engine_part_checks.CHECKS
 
@@ -231,5 +231,5 @@ def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: 
     """The :class:`~.patching.Row` of every engine mutant, behind that of the unchanged code; with ``sample`` of one of
     each kind. ``on_result`` is called with each. Raises ValueError when the words of a mutant are gone from the
     source."""
-    chosen = one_of_each_kind(MUTANTS) if sample else MUTANTS
-    return run([replace(mutant, change=_forgetful(mutant.change)) for mutant in chosen], CHECKS, on_result)
+    mutants = [replace(mutant, change=_forgetful(mutant.change)) for mutant in MUTANTS]
+    return run(mutants, CHECKS, sample, on_result)

@@ -11,7 +11,7 @@ import inspect
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
@@ -142,22 +142,22 @@ def _replaced_everywhere(before: Any, after: Any) -> Iterator[None]:
             target[key] = before
 
 
-def one_of_each_kind(mutants: Iterable[CodeMutant]) -> list[CodeMutant]:
-    """The first mutant of every kind: the sample of an everyday run."""
-    return list({mutant.kind: mutant for mutant in reversed(list(mutants))}.values())[::-1]
-
-
 def run(
-    mutants: Iterable[CodeMutant], checks: Mapping[str, Check], on_result: Callable[[Row], object] = lambda row: None
+    mutants: Sequence[CodeMutant],
+    checks: Mapping[str, Check],
+    sample: bool = False,
+    on_result: Callable[[Row], object] = lambda row: None,
 ) -> list[Row]:
     """The :class:`Row` of the unchanged code, then of every mutant; ``on_result`` is called with each.
 
-    checks  name -> check. Those that some mutant names run first on the unchanged code, which also lets them keep the
-            right results that they compare with. A check that fails there is the detail of the control's row.
+    checks  name -> check. All run first on the unchanged code, which also lets them keep the right results that they
+            compare with. A check that fails there is the detail of the control's row.
+    sample  the first mutant of every kind, and the checks that it names, instead of all
     """
-    mutants = list(mutants)
-    used = [name for name in checks if any(name in mutant.checks for mutant in mutants)]
-    control = CodeMutant("unchanged code", CONTROL, contextlib.nullcontext, tuple(used))
+    if sample:
+        mutants = list({mutant.kind: mutant for mutant in reversed(mutants)}.values())[::-1]
+        checks = {name: checks[name] for name in checks if any(name in mutant.checks for mutant in mutants)}
+    control = CodeMutant("unchanged code", CONTROL, contextlib.nullcontext, tuple(checks))
     rows = []
     for mutant in (control, *mutants):
         started = time.perf_counter()

@@ -76,7 +76,9 @@ KERNEL, LITTLE, MUCH = "attend: kernel", (0.77, 0.83), (1.17, 1.23)
 FLOAT, EXACT = partial(backend, "float"), partial(backend, "exact")
 
 
-def _float(case: str, status: str, share: Any = None, *words: str, declaration: Any = None, **functions: Any) -> Sentinel:
+def _float(
+    case: str, status: str, share: Any = None, *words: str, declaration: Any = None, **functions: Any
+) -> Sentinel:
     return Sentinel(partial(backend, "float", declaration, **functions), case, status, share, words)
 
 
@@ -94,7 +96,6 @@ def _remote(name: str, case: str, status: str, *words: str) -> Sentinel:
 
 def _buffers(stale: bool) -> Backend:
     return backend("float", attend=kernels.same_buffer(stale))
-
 
 
 _TYPES = {"output": "bf16"}
@@ -133,12 +134,16 @@ def _attention() -> dict[str, Sentinel]:
         "exact float64": _exact(
             ATTEND, FAILED, None, "shape and dtype", attend=changed(exactly, lambda x: x.astype(np.float64))
         ),
-        "exact flat": _exact(ATTEND, FAILED, None, "shape and dtype", attend=changed(exactly, lambda x: x.reshape(2, -1))),
+        "exact flat": _exact(
+            ATTEND, FAILED, None, "shape and dtype", attend=changed(exactly, lambda x: x.reshape(2, -1))
+        ),
         "corners right": _exact(CORNERS, PASSED, attend=exactly),
         "corners numbers for NaN": _exact(CORNERS, FAILED, attend=changed(exactly, _no_nan)),
-        "corners other zeros": _exact(CORNERS, FAILED, ("attend: corners", np.inf, np.inf), attend=changed(exactly, _zeros)),
+        "corners other zeros": _exact(
+            CORNERS, FAILED, ("attend: corners", np.inf, np.inf), attend=changed(exactly, _zeros)
+        ),
         "corners other NaN": _exact(CORNERS, FAILED, None, "bits of the NaN", attend=changed(exactly, _nan)),
-        "corners errors raised": _exact(CORNERS, PASSED, attend=changed(exactly, lambda x: np.seterr(all="raise") and None)),
+        "errors raised": _float(ROWS, PASSED, attend=changed(right, lambda x: np.seterr(all="raise") and None)),
         "pages right": _float(PAGES.format(page=4, missing="middle"), PASSED, **zeros),
         "pages none": _float(PAGES.format(page=4, missing="all"), PASSED, **zeros),
         "pages none, something": _float(
@@ -177,7 +182,7 @@ def _one_nan(x: np.ndarray) -> None:
 
 
 def _little(x: np.ndarray) -> None:
-    x[0, 3, 9] += 1e-3
+    x[0, 3, 9] += 1e-9
 
 
 def _no_nan(x: np.ndarray) -> np.ndarray:
@@ -307,7 +312,12 @@ def _refusals() -> dict[str, Sentinel]:
         "no such heads": _float(ATTEND, UNSUPPORTED, None, "shapes.heads", **limited(shapes={"heads": [[8, 2]]})),
         "no such format": _float(ATTEND, UNSUPPORTED, None, "formats", **limited(formats=["fp16"])),
         "no such rule": _float(
-            SELECT.replace("blocks", "cells"), UNSUPPORTED, None, "rules", declaration={"rules": ["blocks"]}, select=never
+            SELECT.replace("blocks", "cells"),
+            UNSUPPORTED,
+            None,
+            "rules",
+            declaration={"rules": ["blocks"]},
+            select=never,
         ),
         "q changed": _float(ATTEND, FAILED, None, "changed its input q", attend=writes("q")),
         "pool changed": _float(ATTEND, FAILED, None, "changed its input kv.pool.v.codes", attend=writes("pool")),

@@ -8,7 +8,8 @@ import numpy as np
 from qsa.reference.geometry import REAL, step_records
 
 from .. import suite, wrong_outputs
-from ..checks import accuracy, selection
+from ..backend import UnsupportedError
+from ..checks import accuracy, attend_inputs, selection
 from ..compare import input_changes
 from ..compare.comparison import Comparison, equal, error, most, verdict
 from ..compare.input_changes import ChangedInputError, Given
@@ -17,7 +18,7 @@ from ..contract import own_storage
 from ..isolation import messages
 from . import sentinel_kernels as kernels
 from .patching import Check, FoundError
-from .sentinels import ATTEND, INDEXER, STEP
+from .sentinels import ATTEND, INDEXER, SPLIT
 
 
 def _same(what: str, expected: Any, got: Any) -> None:
@@ -121,10 +122,14 @@ def classes() -> None:
     ):
         found = margins(row(0, 2), got, scores, steps, 4, np.full_like(scores, tolerance))
         _same(what, expected, (found.tie, found.rounding, found.wrong))
-    for what, change in (("an id behind the width", (11, 5)), ("a cell twice", (1, 0)), ("beyond the end", (0, 99))):
+    # The strongest block that was left has its equal among those taken, and another one is wrong.
+    found = margins(row(0, 2), row(1, 3), np.array([[3, 3, 2, 1, 0]], np.float32), steps, 4)
+    _same("a tie that hides a wrong block", (0, 0, 16), (found.tie, found.rounding, found.wrong))
+    for what, place, cell in (("behind the width", 11, 5), ("selected twice", 1, 0), ("cells are 0 to 18", 0, 99)):
         got = row(0, 2)
-        got[0, change[0]] = change[1]
-        _same(what, True, margins(row(0, 2), got, scores, steps, 4).wrong > 0)
+        got[0, place] = cell
+        found = margins(row(0, 2), got, scores, steps, 4)
+        _same(what, (True, True), (found.wrong > 0, what in "".join(found.notes)))
 
 
 def rounding() -> None:
@@ -155,14 +160,14 @@ def inputs() -> None:
     for limit in (whole, 1 << 10):
         input_changes.WHOLE = limit
         try:
-            x, many = np.arange(1 << 18, dtype=np.float32), [np.zeros(3), 7]
+            x, many = np.arange(1 << 19, dtype=np.float32), [np.zeros(3), 7]
             given = Given("attend", {"x": x, "many": many, "count": 3})
             given.check()
             x[-1] += 1
             _same("changes", ["x"], list(given.changes()))
             _raises("a changed input", ChangedInputError, given.check)
             if limit == whole:
-                _same("value that was put back", float((1 << 18) - 1), float(x[-1]))
+                _same("value that was put back", float((1 << 19) - 1), float(x[-1]))
             many[1] = 8
             _same("changes of a list", True, "many[1]" in given.changes())
         finally:
@@ -182,6 +187,16 @@ def storage() -> None:
     own = kernels.backend("float", **functions)
     k = np.ones((3, REAL.n_head_kv, REAL.head_dim), np.float32)
     _raises("K and V of fewer cells", ValueError, own_storage.store, own.kernel, k, k, np.arange(3), 4)
+
+
+def unusual_values() -> None:
+    """Values that a backend has not declared never reach it."""
+    judged = kernels.backend("float", attend=kernels.right)
+    w = attend_inputs.attend_inputs({"format": "int8", "context": 8, "tail": 1, "rows": 1, "seed": 1})
+    for value in (np.nan, np.inf):
+        q = w.q.copy()
+        q[0, 0, 0] = value
+        _raises(f"{value} in q", UnsupportedError, judged.attend, q, w.kv, w.ids, w.steps)
 
 
 def answers() -> None:
@@ -215,6 +230,9 @@ def families() -> None:
             for parameter, values in allowed.items() if own else ():
                 missing = {value for value in values if value != "own"} if isinstance(values, tuple) else set()
                 missing -= {recipe.get(parameter) for recipe in own}
+                if op == "unused" and parameter in ("scores", "tail"):
+                    # An unused row selects nothing whatever its scores, and nothing of a tail.
+                    continue
                 if missing:
                     raise FoundError(f"{name}: {op}: no case with {parameter} = {', '.join(map(str, sorted(missing)))}")
             if not own and op not in _OF_OWN_CALLS:
@@ -229,7 +247,7 @@ _OF_OWN_CALLS = ("gated", "sparse_attention")
 
 def survivors() -> None:
     """A case that passes whatever a kernel gives is named by the run over wrong outputs."""
-    case, check = suite.parse(STEP), suite.MODULES["split"].check
+    case, check = suite.parse(SPLIT), suite.MODULES["split"].check
 
     def passing(backend: Any, recipe: dict[str, Any]) -> list[Comparison]:
         check(backend, recipe)
@@ -248,7 +266,7 @@ def survivors() -> None:
 CHECKS: dict[str, Check] = {
     each.__name__: each
     for each in (
-        empty, bounds, pairs, exit_codes, classes, rounding, inputs, storage, answers, families, survivors
+        empty, bounds, pairs, exit_codes, classes, rounding, inputs, storage, unusual_values, answers, families, survivors
     )
 }  # fmt: skip
 """Name -> check of a part of the suite."""
