@@ -1,7 +1,7 @@
 """Wrong engines: small changes of scheduling, rollback, slots, drafts and sampling, and what must find each.
 
 Every check runs tiny texts on the exact NumPy backend, or a part of the engine by itself, against results that were
-made by the unchanged code and by ``reference/exact`` (``engine_model.py``). The table takes seconds.
+made by the unchanged code and by ``reference/exact`` (``engine_runs/model.py``). The table takes seconds.
 """
 
 import contextlib
@@ -25,10 +25,10 @@ from qsa.engine import (
 )
 from qsa.model import ple, state, text_model
 
-from . import draw_mutants, engine_checks, engine_part_checks
+from .engine_runs import draw_mutants, parts, slots, texts
 from .patching import Change, Row, edits, run
 
-CHECKS = engine_checks.CHECKS | engine_part_checks.CHECKS
+CHECKS = texts.CHECKS | slots.CHECKS | parts.CHECKS
 
 # fmt: off
 MUTANTS = [
@@ -229,7 +229,6 @@ def _forgetful(change: Change) -> Change:
 
 def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: None) -> list[Row]:
     """The :class:`~.patching.Row` of every engine mutant, behind that of the unchanged code; with ``sample`` of one of
-    each kind. ``on_result`` is called with each. Raises ValueError when the words of a mutant are gone from the
-    source."""
+    each kind. ``on_result`` is called with each. A mutant whose words are gone from the source is not caught."""
     mutants = [replace(mutant, change=_forgetful(mutant.change)) for mutant in MUTANTS]
     return run(mutants, CHECKS, sample, on_result)

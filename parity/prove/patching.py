@@ -31,6 +31,10 @@ class FoundError(Exception):
     """A check has found something wrong; the message says what."""
 
 
+class StaleError(Exception):
+    """The function that a mutant changes is gone, or has other words by now."""
+
+
 @dataclass(frozen=True)
 class CodeMutant:
     """One change of the code.
@@ -59,7 +63,7 @@ class Row(NamedTuple):
 
 def edit(owner: Any, name: str, *changes: tuple[str, str]) -> Change:
     """A :data:`Change` of the function or method ``name`` of a module or class: in its source every ``(old, new)`` is
-    replaced. Entering the context raises ValueError unless every ``old`` occurs exactly once."""
+    replaced. Entering the context raises :class:`StaleError` unless every ``old`` occurs exactly once."""
     return functools.partial(_edited, owner, name, changes)
 
 
@@ -105,14 +109,16 @@ def _patched(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _edited(owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> Iterator[None]:
+    if name not in vars(owner):
+        raise StaleError(f"{name}: {owner.__name__} has no such function")
     original = vars(owner)[name]
     function = inspect.unwrap(getattr(original, "fget", None) or getattr(original, "__func__", original))
     if function.__code__.co_freevars:
-        raise ValueError(f"{name}: has variables of an outer function ({', '.join(function.__code__.co_freevars)})")
+        raise StaleError(f"{name}: has variables of an outer function ({', '.join(function.__code__.co_freevars)})")
     source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         if source.count(old) != 1:
-            raise ValueError(f"{name}: {old!r} occurs {source.count(old)} times in its source: must be once")
+            raise StaleError(f"{name}: {old!r} occurs {source.count(old)} times in its source: must be once")
         source = source.replace(old, new)
     code = compile(source, f"<changed {name}>", "exec", dont_inherit=True)
     found: dict[str, Any] = {}
@@ -161,8 +167,14 @@ def run(
     rows = []
     for mutant in (control, *mutants):
         started = time.perf_counter()
-        with mutant.change():
-            found = {name: _outcome(checks[name]) for name in mutant.checks}
+        try:
+            with mutant.change():
+                found = {name: _outcome(checks[name]) for name in mutant.checks}
+        except StaleError as error:
+            found = dict.fromkeys(mutant.checks, "")
+            stale = f"the mutant must be written anew: {error}"
+        else:
+            stale = ""
         seconds = time.perf_counter() - started
         if mutant is control:
             wrong = [f"{name}: {text}" for name, text in found.items() if text]
@@ -170,6 +182,7 @@ def run(
         else:
             missed = [name for name, text in found.items() if not text]
             detail = f"not found by: {', '.join(missed)}" if missed else next(iter(found.values()))
+            detail = stale or detail
             row = Row(mutant.name, mutant.kind, "" if missed else ", ".join(found), seconds, detail)
         rows.append(row)
         on_result(row)

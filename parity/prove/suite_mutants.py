@@ -1,7 +1,7 @@
 """Wrong judges: small changes of comparisons, bounds, cases, contract and isolation, and the sentinel that must fall.
 
 A judge that has become too kind passes what it should fail. So every check here is a kernel whose verdict is stated
-(``sentinels.py``), or a part of the suite by itself (``suite_part_checks.py``).
+(``sentinels/verdicts.py``), or a part of the suite by itself (``sentinels/parts.py``).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,14 +15,14 @@ from .. import suite, wrong_outputs
 from ..backend import Backend
 from ..checks import accuracy, attend_inputs, goldens, index_operations, pages, selection, split
 from ..checks import storage as storage_checks
-from ..compare import comparison, input_changes, localise, twin
+from ..compare import comparison, input_changes, localise
 from ..compare import margins as classes
 from ..contract import domain, ids, kernel, own_storage
 from ..isolation import messages, remote
-from . import sentinels, suite_part_checks
-from .patching import Change, CodeMutant, Row, edit, edits, patch, run
+from .patching import Change, CodeMutant, Row, edits, patch, run
+from .sentinels import bound_mutants, parts, verdicts
 
-CHECKS = sentinels.CHECKS | suite_part_checks.CHECKS
+CHECKS = verdicts.CHECKS | parts.CHECKS
 
 
 def _over_all_heads(truth: np.ndarray, got: np.ndarray) -> np.ndarray:
@@ -45,11 +45,6 @@ def _nothing(*arguments: object, **keywords: object) -> None:
     pass
 
 
-def _widened(factor: int, *checks: str) -> CodeMutant:
-    change = edit(comparison.Comparison, "passed", ("<= self.bound", f"<= {factor} * self.bound"))
-    return CodeMutant(f"every bound is {factor} times as wide", "bounds", change, checks)
-
-
 def _without(module: ModuleType, **found: object) -> Change:
     """A change that drops the cases of a module that have these parameters."""
     cases = module.cases
@@ -60,73 +55,9 @@ def _without(module: ModuleType, **found: object) -> Change:
     return patch(module, cases=rest)
 
 
-_PER_ROW = ".max(axis=1, keepdims=True)"
-
 # fmt: off
 MUTANTS = [
-    _widened(2, "float 1.2", "scores 1.2", "keys 1.2", "own storage 1.2", "step 1.2"),
-    _widened(4, "float 1.2", "bounds"),
-    _widened(10, "float 1.2", "float total"),
-    *(
-        CodeMutant(f"{factor * 4} times the twin's error", "bounds", patch(twin, FACTOR=4 * factor),
-                   ("float 0.8", "float 1.2", "keys 1.2"))
-        for factor in (2, 4, 10)
-    ),
-    *edits("bounds", twin, "slack",
-        ("forty roundings of the output", "4 * unit(name)", "40 * unit(name)", "float 0.8", "float 1.2",
-         "float bf16 1.2"),
-    ),
-    *edits("bounds", twin, "_in_order",
-        ("a twin with weights of 8 bits", "rounded(p, types.weights)", 'rounded(p, "bf16")', "float 0.8", "float 1.2"),
-        ("a twin with scores of 11 bits", "rounded(s, types.scores) * factor", 'rounded(s, "fp16") * factor',
-         "float 1.2"),
-    ),
-    *edits("bounds", twin, "attention_bound",
-        ("the worst row's bound for all rows", _PER_ROW, _PER_ROW + ".max() * np.ones((len(expected), 1))",
-         "float one row 1.2"),
-    ),
-    *edits("bounds", twin, "scores",
-        ("a twin of scores in 8 bits", "rounded(np.where",
-         '0 * len(name) + rounded(rounded(dots, "bf16") * 0 + np.where', "scores 0.8"),
-    ),
-    *edits("bounds", twin, "score_bound",
-        ("eighty roundings of a score", "8 * 2.0**-24", "80 * 2.0**-24", "scores 0.8", "scores 1.2"),
-        ("twice the error of the twin of scores", "FACTOR * own + least", "2 * FACTOR * own + 2 * least", "scores 0.8"),
-    ),
-    *edits("bounds", twin, "pooled_keys",
-        ("a twin of keys in 11 bits", "mean(axis=1, dtype=np.float32)",
-         "mean(axis=1, dtype=np.float16).astype(np.float32)", "keys 0.8", "keys 1.2"),
-    ),
-    CodeMutant("the promise of the exact arithmetic is 2e-6", "bounds",
-               patch(accuracy, ORDINARY={"int8": 2e-6, "k8v4": 2e-6, "q4_0": 4e-6}), ("exact 0.8", "exact 1.2")),
-    CodeMutant("26 roundings in the lane tree", "bounds", patch(index_operations, TREE_ROUNDINGS=26),
-               ("exact scores 0.8", "exact scores 1.2")),
-    CodeMutant("256 roundings of an indexer's score", "bounds", patch(selection, ROUNDING=256 * 2.0**-24), ("rounding",)),
-    *edits("bounds", selection, "_narrow_error",
-        ("twice the error of a narrow indexer", "twin.FACTOR *", "2 * twin.FACTOR *", "indexer 1.2"),
-    ),
-    *edits("bounds", storage_checks, "_values",
-        ("twice the error of the reference's codes", "1.05 * relative_error", "2.1 * relative_error", "stored right"),
-        ("three roundings of a scale", "relative_error(x, right) + 2.0**-11", "relative_error(x, right) + 3 * 2.0**-11",
-         "stored right", "stored 1.002"),
-    ),
-    *edits("bounds", storage_checks, "storage_error",
-        ("twice the declared error of storage", "bound = backend.declaration.storage_error",
-         "bound = 2 * (backend.declaration.storage_error or 0)", "own storage 0.8", "own storage 1.2"),
-    ),
-    *edits("bounds", split, "_both",
-        ("four times the bound between schedules", "2 * right.bound, twice", "8 * right.bound, twice", "step 0.8",
-         "step 1.2"),
-    ),
-    *edits("bounds", comparison, "_check_bounds",
-        ("a bound may be infinite", "np.isfinite(bounds) &", "~np.isnan(bounds) &", "bounds"),
-        ("a bound may be anything", "raise ValueError", "return; raise ValueError", "bounds"),
-    ),
-    *edits("bounds", comparison, "most",
-        ("a NaN among figures is looked over", "undefined.argmax() if undefined.any() else share.argmax()",
-         "np.nan_to_num(share).argmax()", "bounds"),
-        ("the largest figure whatever its bound", "figures / bounds", "figures", "bounds"),
-    ),
+    *bound_mutants.MUTANTS,
     *edits("comparison", comparison.Comparison, "passed",
         ("nothing compared passes", "self.size > 0 and ", "", "empty"),
         ("a NaN as a measure passes", "self.measure <= self.bound", "not self.measure > self.bound", "bounds"),
@@ -324,7 +255,7 @@ MUTANTS = [
          "no NaN"),
     ),
     *(
-        CodeMutant(f"cases dropped: {module.__name__.rpartition('.')[2]} with {text}", "cases", _without(module, **found),
+        CodeMutant(f"cases dropped: {module.__name__.rpartition('.')[2]}, {text}", "cases", _without(module, **found),
                    ("families",))
         for module, text, found in (
             (accuracy, "flat scores", {"scores": "flat"}),
@@ -371,6 +302,5 @@ MUTANTS = [
 
 def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: None) -> list[Row]:
     """The :class:`~.patching.Row` of every suite mutant, behind that of the unchanged code; with ``sample`` of one of
-    each kind. ``on_result`` is called with each. Raises ValueError when the words of a mutant are gone from the
-    source."""
+    each kind. ``on_result`` is called with each. A mutant whose words are gone from the source is not caught."""
     return run(MUTANTS, CHECKS, sample, on_result)

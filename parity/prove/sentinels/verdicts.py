@@ -1,97 +1,43 @@
-"""Sentinels: kernels whose verdict is known, each with its case and what the suite must say about it.
+"""The sentinels: each kernel with its case and its verdict."""
 
-A sentinel states the status of the case, and for one comparison the share of the bound: in a range around 0.8 where it
-must pass and around 1.2 where it must fail. A bound that has moved gives another share, whatever the verdict.
-"""
-
-import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from .. import suite
-from ..backend import Backend
-from ..contract import Types
-from ..isolation import RemoteKernel
-from . import sentinel_kernels as kernels
-from .patching import Check, FoundError
-from .sentinel_kernels import ANYTHING, backend
-
-ATTEND = "accuracy:op=attend,format=int8,scores=ordinary,context=60,rows=2,tail=3,seed=1"
-ROWS = "accuracy:op=attend,format=int8,scores=peaked,context=60,rows=8,tail=3,seed=1"
-OWN = "accuracy:op=attend,format=own,scores=ordinary,context=60,rows=1,tail=3,seed=1"
-PAGES = "pages:op=attend,format=int8,page={page},order=shuffled,missing={missing},context=300,tail=2,seed=2"
-SPLIT = "split:op=attend,schedule=split,splits=2,format=int8,context=60,rows=2,tail=2,seed=1"
-STEP = "split:op=attend,schedule=step,splits=1,format=int8,context=60,rows=2,tail=2,seed=1"
-CORNERS = "accuracy:op=corners,format=int8,rows=3,seed=7"
-SCORES = "accuracy:op=block_scores,context=64,rows=2,tail=2,seed=6"
-SPECIAL = "accuracy:op=score_corners,rows=2,seed=10"
-KEYS = "accuracy:op=append_index,context=66,seed=5"
-STORED = "accuracy:op=append_kv,format=int8,rows=16,seed=4"
-OWN_STORED = "accuracy:op=append_kv,format=own,rows=16,seed=4"
-SELECT = "selection:op=select,rule=blocks,scores=levels,context=8192,rows=2,tail=3,seed=2"
-INDEXER = "selection:op=indexer,rule=blocks,context=3072,rows=3,tail=1,seed=4"
-GOLDEN = "select:rule=blocks,scores=continuous,context=1024,rows=1,tail=0,seed=7"
-
-
-class Sentinel(NamedTuple):
-    """A kernel, a case, and the verdict.
-
-    status  of the case
-    share   (name of a comparison, least share, largest share), or None
-    words   parts of the report
-    """
-
-    make: Callable[[], Backend]
-    case: str
-    status: str
-    share: tuple[str, float, float] | None = None
-    words: tuple[str, ...] = ()
-
-    def check(self) -> None:
-        """Raises FoundError when the suite says something else."""
-        judged = self.make()
-        result = suite.run_case(suite.parse(self.case), judged)
-        report = "\n".join(result.lines(None, verbose=True))
-        if isinstance(judged.kernel, RemoteKernel):
-            judged.kernel.close()
-        if result.status != self.status:
-            raise FoundError(f"{self.case}: must be {self.status}, is {result.status}: {report[:200]}")
-        for word in self.words:
-            if word not in report:
-                raise FoundError(f"{self.case}: the report must have {word!r}: {report[:200]}")
-        if self.share is not None:
-            name, least, largest = self.share
-            shares = [comparison.share for comparison in result.comparisons if comparison.name.startswith(name)]
-            if not shares or not least <= max(shares) <= largest:
-                found = f"{max(shares):.4g}" if shares else "nothing"
-                raise FoundError(f"{self.case}: {name}: share of the bound from {least} to {largest}, is {found}")
-
-
-PASSED, FAILED, UNSUPPORTED = "passed", "failed", "unsupported"
-KERNEL, LITTLE, MUCH = "attend: kernel", (0.77, 0.83), (1.17, 1.23)
-
-FLOAT, EXACT = partial(backend, "float"), partial(backend, "exact")
-
-
-def _float(
-    case: str, status: str, share: Any = None, *words: str, declaration: Any = None, **functions: Any
-) -> Sentinel:
-    return Sentinel(partial(backend, "float", declaration, **functions), case, status, share, words)
-
-
-def _exact(case: str, status: str, share: Any = None, *words: str, **functions: Any) -> Sentinel:
-    return Sentinel(partial(backend, "exact", **functions), case, status, share, words)
-
-
-def _remote(name: str, case: str, status: str, *words: str) -> Sentinel:
-    def make() -> Backend:
-        path = f"{importlib.import_module('.isolated_kernels', __package__).__name__}:{name}"
-        return Backend(path, None, RemoteKernel(path, 4.0))
-
-    return Sentinel(make, case, status, None, words)
+from ...backend import Backend
+from ...contract import Types
+from ..patching import Check
+from . import kernels, selections
+from .kernels import ANYTHING, backend
+from .sentinel import (
+    ATTEND,
+    CORNERS,
+    FAILED,
+    GOLDEN,
+    INDEXER,
+    KERNEL,
+    KEYS,
+    LITTLE,
+    MUCH,
+    OWN,
+    OWN_STORED,
+    PAGES,
+    PASSED,
+    ROWS,
+    SCORES,
+    SELECT,
+    SPECIAL,
+    SPLIT,
+    STEP,
+    STORED,
+    UNSUPPORTED,
+    Sentinel,
+)
+from .sentinel import exact_sentinel as _exact
+from .sentinel import float_sentinel as _float
+from .sentinel import remote_sentinel as _remote
 
 
 def _buffers(stale: bool) -> Backend:
@@ -219,7 +165,7 @@ def _all_ulp(q: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray, slots: 
 def _index() -> dict[str, Sentinel]:
     """Scores, pooled keys, storage, selection."""
     ties = {"declaration": {"ties": "lowest"}}
-    scores, keys, selects, own = kernels.scores_off, kernels.keys_off, kernels.selects, kernels.own_storage
+    scores, keys, selects, own = kernels.scores_off, kernels.keys_off, selections.selects, kernels.own_storage
     declared = {"storage_error": 0.01}
     narrow = {"types": {"kv": "bf16"}, "storage_error": 0.01}
     row, bf16 = "block_scores: row 0", {"declaration": {"types": {"index_scores": "bf16"}}}
@@ -244,17 +190,17 @@ def _index() -> dict[str, Sentinel]:
             OWN, FAILED, ("attend: own storage", np.inf, np.inf), declaration=declared, **own(0.5, attend="write")
         ),
         "selected right": _float(SELECT, PASSED, ("select", 0, 0), select=selects(lambda *_: None)),
-        "tie taken": _float(SELECT, PASSED, None, "tie 16, ", select=selects(kernels.other_tie)),
-        "tie declared lowest": _float(SELECT, FAILED, None, "row 0: tie", **ties, select=selects(kernels.other_tie)),
-        "exact tie": _exact(SELECT, FAILED, None, "tie", select=selects(kernels.other_tie)),
-        "a block that scores less": _float(SELECT, FAILED, None, "wrong", select=selects(kernels.worst_block)),
-        "a tie and a wrong block": _float(SELECT, FAILED, None, "wrong", select=selects(kernels.tie_and_worse)),
-        "a cell twice": _float(SELECT, FAILED, None, "selected twice", select=selects(kernels.twice)),
+        "tie taken": _float(SELECT, PASSED, None, "tie 16, ", select=selects(selections.other_tie)),
+        "tie declared lowest": _float(SELECT, FAILED, None, "row 0: tie", **ties, select=selects(selections.other_tie)),
+        "exact tie": _exact(SELECT, FAILED, None, "tie", select=selects(selections.other_tie)),
+        "a block that scores less": _float(SELECT, FAILED, None, "wrong", select=selects(selections.worst_block)),
+        "a tie and a wrong block": _float(SELECT, FAILED, None, "wrong", select=selects(selections.tie_and_worse)),
+        "a cell twice": _float(SELECT, FAILED, None, "selected twice", select=selects(selections.twice)),
         "a cell of the tail left out": _float(
-            SELECT, FAILED, None, "of the tail is not selected", select=selects(kernels.without_tail)
+            SELECT, FAILED, None, "of the tail is not selected", select=selects(selections.without_tail)
         ),
-        "indexer 0.8": _float(INDEXER, PASSED, None, "rounding 24, wrong 0", **bf16, indexer=kernels.indexer(0.8)),
-        "indexer 1.2": _float(INDEXER, FAILED, None, "rounding 0, wrong 24", **bf16, indexer=kernels.indexer(1.2)),
+        "indexer 0.8": _float(INDEXER, PASSED, None, "rounding 24, wrong 0", **bf16, indexer=selections.indexer(0.8)),
+        "indexer 1.2": _float(INDEXER, FAILED, None, "rounding 0, wrong 24", **bf16, indexer=selections.indexer(1.2)),
         "golden right": _exact(GOLDEN, PASSED, ("golden", 0, 0), select=selects(lambda *_: None)),
         "golden wrong": _exact(GOLDEN, FAILED, ("golden", np.inf, np.inf), select=selects(_swapped)),
     }
@@ -337,7 +283,7 @@ def _isolated() -> dict[str, Sentinel]:
     return {
         "child right": _remote("Right", OWN, PASSED),
         "child ends": _remote("Ends", OWN, FAILED, "ended with exit status 3"),
-        "child hangs": _remote("Slow", OWN, FAILED, "no answer within 4 s"),
+        "child hangs": _remote("Slow", OWN, FAILED, "no answer within 5 s"),
         "child changes its inputs": _remote("Changes", OWN, FAILED, "changed its input q"),
         "child refuses": _remote("Refuses", OWN, UNSUPPORTED, "not today"),
         "child raises": _remote("Raises", OWN, FAILED, "on purpose"),

@@ -1,4 +1,4 @@
-"""Checks of single parts of the suite, by name, for ``suite_mutants.py``: what no kernel can show."""
+"""Checks of single parts of the suite, by name, for ``prove/suite_mutants.py``: what no kernel can show."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,18 +7,18 @@ import numpy as np
 
 from qsa.reference.geometry import REAL, step_records
 
-from .. import suite, wrong_outputs
-from ..backend import UnsupportedError
-from ..checks import accuracy, attend_inputs, selection
-from ..compare import input_changes
-from ..compare.comparison import Comparison, equal, error, most, verdict
-from ..compare.input_changes import ChangedInputError, Given
-from ..compare.margins import margins
-from ..contract import own_storage
-from ..isolation import messages
-from . import sentinel_kernels as kernels
-from .patching import Check, FoundError
-from .sentinels import ATTEND, INDEXER, SPLIT
+from ... import suite, wrong_outputs
+from ...backend import UnsupportedError
+from ...checks import accuracy, attend_inputs, selection
+from ...compare import input_changes
+from ...compare.comparison import Comparison, equal, error, most, verdict
+from ...compare.input_changes import ChangedInputError, Given
+from ...compare.margins import margins
+from ...contract import own_storage
+from ...isolation import messages
+from ..patching import Check, FoundError
+from . import kernels, selections
+from .sentinel import ATTEND, INDEXER, SPLIT
 
 
 def _same(what: str, expected: Any, got: Any) -> None:
@@ -143,7 +143,7 @@ def rounding() -> None:
 
     selection.held_as_sets = keep  # type: ignore[assignment]
     try:
-        suite.run_case(suite.parse(INDEXER), kernels.backend("float", indexer=kernels.indexer(0.0)))
+        suite.run_case(suite.parse(INDEXER), kernels.backend("float", indexer=selections.indexer(0.0)))
     finally:
         selection.held_as_sets = held
     # Of positive dot products alone the sum of |key x query| would be the score; with both signs it is a few times it.
@@ -266,7 +266,18 @@ def survivors() -> None:
 CHECKS: dict[str, Check] = {
     each.__name__: each
     for each in (
-        empty, bounds, pairs, exit_codes, classes, rounding, inputs, storage, unusual_values, answers, families, survivors
+        empty,
+        bounds,
+        pairs,
+        exit_codes,
+        classes,
+        rounding,
+        inputs,
+        storage,
+        unusual_values,
+        answers,
+        families,
+        survivors,
     )
-}  # fmt: skip
+}
 """Name -> check of a part of the suite."""

@@ -1,4 +1,4 @@
-"""Checks of single parts of the engine, by name, for ``engine_mutants.py``: arrays and numbers against stated ones."""
+"""Checks of single parts of the engine, by name: arrays and numbers against stated ones."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -7,17 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine, Request, Slot, memory, sampling
+from qsa.engine import Drafting, Request, sampling
 from qsa.engine import device_sampling as device
-from qsa.engine.draft_cache import DRAFT_ROWS, DraftCells
 from qsa.engine.scheduler import Scheduler, allocate_rows
 from qsa.engine.tokenizer import Bytes, Ids, TextStream
 from qsa.reference.exact import sampler, speculative
 from qsa.reference.sampler import DRAFTER, Sampling
 
-from .engine_checks import refused, same
-from .engine_model import CONFIG, VOCAB, model
-from .patching import Check, FoundError
+from ..patching import Check, FoundError
+from .model import VOCAB
+from .texts import same
 
 DRAWN = Sampling(temperature=1.3, top_k=12, repeat=1.2, frequency=0.3, last_n=5)
 
@@ -210,44 +209,7 @@ def decoders() -> None:
         raise FoundError("half a character gives text")
 
 
-def memory_limit() -> None:
-    """Slots that the machine has no memory for are refused before anything is allocated."""
-    sizes = 60, 4, "int8"
-    needed, host = memory.slot_bytes(model(), *sizes), memory.host_bytes
-    cells = 60 * (2 * CONFIG.head_dim + 2 * 2 * CONFIG.head_dim // 64)
-    index = 16 * 4 * (CONFIG.indexer_head_dim + model().geometry.n_rot)
-    if not cells + index <= needed <= 2 * (cells + index):
-        raise FoundError(f"a slot of 60 cells: {needed} bytes, must be at least {cells + index}")
-    memory.host_bytes = lambda: 3 * needed  # type: ignore[assignment]
-    try:
-        Engine(model(), 3, 60)
-        refused("an engine of four slots", lambda: Engine(model(), 4, 60), "slots = 4")
-        refused("a slot", lambda: Slot(model(), 240), "capacity = 240")
-    finally:
-        memory.host_bytes = host
-
-
-def ring() -> None:
-    """The draft layer's pages: every cell that a draft may read has a place of its own, and keeps it."""
-    cells = DraftCells(model().draft_layer, 700, 4, "int8", lambda x: x)
-    places: dict[int, tuple[int, int]] = {}
-    for end in (1, 30, DRAFT_ROWS, 300, 301, 460, 699, 700):
-        cells.ensure_pages(end)
-        first = max(0, end - cells.retained_cells)
-        page, offset = cells.state.kv.locate(np.arange(first, end))
-        found = list(zip(page.tolist(), offset.tolist(), strict=True))
-        if min(page) < 0 or len(set(found)) != len(found):
-            raise FoundError(f"cells {first} to {end - 1}: not every cell has a place of its own")
-        for cell, place in zip(range(first, end), found, strict=True):
-            same(f"place of cell {cell}", places.setdefault(cell, place), place)
-    cells.n, cells.incomplete = 5, True
-    cells.reset(7)
-    found_state = (cells.n, cells.incomplete, cells.window, cells.last_output)
-    same("cells after a reset", (0, False, 7, None), found_state)
-    same("pages after a reset", list(range(cells.ring_pages)), cells.state.kv.table[: cells.ring_pages].tolist())
-
-
 CHECKS: dict[str, Check] = {
-    each.__name__: each for each in (scheduler, acceptance, proposals, options, draws, decoders, memory_limit, ring)
+    each.__name__: each for each in (scheduler, acceptance, proposals, options, draws, decoders)
 }
 """Name -> check of a part of the engine."""

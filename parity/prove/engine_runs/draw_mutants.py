@@ -1,4 +1,4 @@
-"""Wrong engines, second part: acceptance, draws, options, drafts, scores and decoders (``engine_mutants.py``)."""
+"""Wrong engines, second part: acceptance, draws, options, drafts, scores and decoders (``prove/engine_mutants.py``)."""
 
 import importlib
 from typing import Any
@@ -9,7 +9,7 @@ from qsa.engine import draft, draft_cache, engine, sampling, tokenizer
 from qsa.kernels.cpu import speculative
 from qsa.reference.exact import sampler
 
-from .patching import CodeMutant, edits, patch
+from ..patching import CodeMutant, edits, patch
 
 score = importlib.import_module("qsa.engine.score")
 # As a name of its package it is the function.

@@ -45,11 +45,11 @@ class Ends(Right):
 
 
 class Slow(Right):
-    """Answers after 9 seconds: later than it may, but a judge without a limit is not held up for long."""
+    """Answers after 10 seconds: later than it may, but a judge without a limit is not held up for long."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
         """The right answer, late."""
-        time.sleep(9)
+        time.sleep(10)
         return super().attend(q, kv, ids, steps)
 
 
@@ -58,7 +58,7 @@ class Changes(Right):
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
         """The right answer, and another query."""
-        from ..compare.input_changes import Given
+        from ...compare.input_changes import Given
 
         Given.check = lambda *arguments, **keywords: None  # type: ignore[method-assign]
         out = super().attend(q, kv, ids, steps)

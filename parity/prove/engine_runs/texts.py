@@ -1,16 +1,17 @@
-"""Checks of the engine's texts and states, by name, for ``engine_mutants.py``: small runs against one row at a time."""
+"""Checks of the engine's texts and states, by name: small runs against one row of the model at a time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine, Request, Slot, score
+from qsa.engine import Drafting, Engine, Request, score
 from qsa.engine.draft import DraftRequest
 from qsa.model import ExactModel
 from qsa.reference.sampler import GREEDY, Sampling
 
-from .engine_model import (
+from ..patching import Check, FoundError
+from .model import (
     CONFIG,
     POISON,
     Recording,
@@ -18,13 +19,11 @@ from .engine_model import (
     decoded,
     draft_truth,
     model,
-    other_experts,
     poisoned_model,
     program_model,
     prompt,
     state_arrays,
 )
-from .patching import Check, FoundError
 
 STEPS = 400
 """Steps after which a run of the engine counts as endless; the longest here takes a fifth of it."""
@@ -276,68 +275,6 @@ def failures() -> None:
     same("reruns", True, requests[0].statistics.reruns > 0)
 
 
-def slots() -> None:
-    """Forks, saved states and resets of a slot, and what a restore must refuse."""
-    text, count = TEXTS[0], 6
-    truth = decoded(text.ids, count)
-    before = [*text.ids, *truth.tokens]
-    whole = decoded(text.ids, count + 4)
-
-    def goes_on(what: str, slot: Slot) -> None:
-        same_state(what, truth.state, slot.state)
-        slot.model.run([[before[-1], *whole.tokens[count : count + 3]]], [slot.state])
-        same_state(f"{what}, continued", whole.state, slot.state)
-
-    slot = Slot(model(), 40)
-    model().run([before[:-1]], [slot.state])
-    digest, saved = slot.digest(), slot.save()
-    fork, other = slot.fork(), slot.fork()
-    fork.model.run([[9] * 6], [fork.state])
-    same("digest after a fork went on", digest, slot.digest())
-    same("digest of a fork", digest, other.digest())
-    goes_on("fork", other)
-    for capacity, page_size in ((20, 4), (40, 7)):
-        target = Slot(model(), capacity, page_size)
-        model().run([prompt(17, 9)], [target.state])
-        target.restore(saved)
-        goes_on("restored slot", target) if capacity == 40 else same_state("restored", truth.state, target.state)
-    slot.reset()
-    same("digest of a slot that was reset", Slot(model(), 40).digest(), slot.digest())
-    refused("a slot that is too small", lambda: Slot(model(), 10).restore(saved), "the slot holds 10")
-    refused("a saved slot with one other bit", lambda: slot.restore(_flipped(saved)), "digest")
-    refused("a saved slot that was cut", lambda: slot.restore(saved[:-40]), "saved")
-    refused("other weights", lambda: Slot(model(4), 40).restore(saved), "other weights")
-    refused("another rule", lambda: Slot(model(rule="cells"), 40).restore(saved), "another configuration")
-    refused("another K/V format", lambda: Slot(model(), 40, 4, "k8v4").restore(saved), "K/V format")
-
-
-def identities() -> None:
-    """A saved slot of a model whose last expert alone is another one is refused."""
-    saved = Slot(model(), 8).save()
-    refused("another expert", lambda: Slot(other_experts(), 8).restore(saved), "other weights")
-    Slot(model(), 8).restore(saved)
-
-
-def _flipped(saved: bytes) -> bytes:
-    """``saved`` with one bit changed in the middle of its arrays."""
-    changed = bytearray(saved)
-    changed[len(changed) * 3 // 4] ^= 1
-    return bytes(changed)
-
-
-def admission() -> None:
-    """A text that just fits is taken and runs to its end, a longer one is refused and nothing is queued."""
-    ids = list(TEXTS[1].ids)
-    engine = Engine(model(), 1, 10, drafter=Scripted({tuple(ids): decoded(tuple(ids), 6).tokens}))
-    refused("one token too many", lambda: engine.submit(ids, 7), "capacity = 10")
-    refused("a stop id outside the vocabulary", lambda: engine.submit(ids, 2, stop=[61]), "stop")
-    same("idle after refusals", True, engine.idle)
-    text = Text(tuple(ids), 6, drafting=Drafting(8))
-    request = text.submit(engine)
-    run(engine)
-    held(text, request)
-
-
 def scores() -> None:
     """Teacher-forced scores, by windows and by chunks, against the logits of single rows."""
     text = TEXTS[0]
@@ -365,9 +302,6 @@ CHECKS: dict[str, Check] = {
         draft_programs,
         order,
         failures,
-        slots,
-        identities,
-        admission,
         scores,
     )
 }
