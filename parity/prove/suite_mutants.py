@@ -11,7 +11,7 @@ import numpy as np
 
 from qsa.golden import record
 
-from .. import suite, wrong_outputs
+from .. import report, suite, wrong_outputs
 from ..backend import Backend
 from ..checks import accuracy, attend_inputs, goldens, index_operations, pages, selection, split
 from ..checks import storage as storage_checks
@@ -75,6 +75,22 @@ MUTANTS = [
         ("exit code 0 on a failure", 'not self.count("failed")', "True", "exit_codes"),
         ("exit code 0 where nothing passed", 'self.count("passed") and ', "", "exit_codes"),
         ("exit code 0 always", '0 if self.count("passed") and not self.count("failed") else 1', "0", "exit_codes"),
+    ),
+    *edits("reports", report, "_junit_case",
+        ("a failure is skipped in JUnit", 'if result.status == "failed"', "if False", "reports"),
+    ),
+    *edits("reports", report, "as_junit",
+        ("JUnit counts no failures", 'str(tally.count("failed", name)),\n', '"0",\n', "reports"),
+    ),
+    *edits("reports", report, "make",
+        ("a report leaves failed cases out", "for result in tally.results]",
+         'for result in tally.results if result.status != "failed"]', "reports"),
+    ),
+    *edits("reports", suite.Result, "as_dict",
+        ("the share of the first comparison", "worst = self.worst", "worst = (*self.comparisons, None)[0]", "reports"),
+    ),
+    *edits("reports", suite.Result, "lines",
+        ("a reader does not see what failed", "verbose or not comparison.passed", "verbose", "reports"),
     ),
     *edits("comparison", suite, "worst_of",
         ("the best comparison as the worst", "return max(", "return min(", "exit_codes"),

@@ -1,6 +1,6 @@
 """Wrong judges whose bounds have moved (``prove/suite_mutants.py``)."""
 
-from ...checks import accuracy, index_operations, selection, split
+from ...checks import accuracy, fused, index_operations, nll, selection, split
 from ...checks import storage as storage_checks
 from ...compare import comparison, twin
 from ..patching import CodeMutant, edit, edits, patch
@@ -54,6 +54,15 @@ MUTANTS = [
                ("exact scores 0.8", "exact scores 1.2")),
     CodeMutant("256 roundings of an indexer's score", "bounds", patch(selection, ROUNDING=256 * 2.0**-24),
                ("rounding",)),
+    CodeMutant("an NLL that may differ by 0.01", "bounds", patch(nll, BOUND=0.01), ("likelihoods",)),
+    *edits("bounds", nll, "difference",
+        ("a text may become less likely", 'abs(figures["mean"])', '-figures["mean"]', "likelihoods"),
+    ),
+    *edits("bounds", fused, "gated",
+        ("twice the bound of gated attention", "bound * np.maximum(1, ratio)", "2 * bound * np.maximum(1, ratio)",
+         "gated 0.8", "gated 1.2"),
+        ("the gate is left out of the truth", "attention / (1 +", "attention / (1 + 0 *", "gated 0.8"),
+    ),
     *edits("bounds", selection, "_narrow_error",
         ("twice the error of a narrow indexer", "twin.FACTOR *", "2 * twin.FACTOR *", "indexer 1.2"),
     ),

@@ -95,6 +95,16 @@ def off(share: float, where: str = "everywhere", types: Types | None = None) -> 
     return in_schedules(attend) if where == "step" else attend
 
 
+def gated(share: float) -> Callable[..., np.ndarray]:
+    """Attention times sigmoid(gate) with a relative error of ``share`` times 1e-6."""
+
+    def attend_gated(q: np.ndarray, gate: np.ndarray, kv: Any, ids: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        right = reference_attend(q, kv, ids, steps) / (1 + np.exp(-gate.astype(np.float64)))
+        return (right * (1 + share * 1e-6)).astype(np.float32)
+
+    return attend_gated
+
+
 def promised(share: float) -> Callable[..., np.ndarray]:
     """Attention whose error is ``share`` of the 1e-6 that the exact arithmetic promises."""
 

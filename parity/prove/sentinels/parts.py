@@ -7,9 +7,9 @@ import numpy as np
 
 from qsa.reference.geometry import REAL, step_records
 
-from ... import suite, wrong_outputs
+from ... import report, suite, wrong_outputs
 from ...backend import UnsupportedError
-from ...checks import accuracy, attend_inputs, selection
+from ...checks import accuracy, attend_inputs, nll, selection
 from ...compare import input_changes
 from ...compare.comparison import Comparison, equal, error, most, verdict
 from ...compare.input_changes import ChangedInputError, Given
@@ -98,6 +98,43 @@ def exit_codes() -> None:
         _same("count", statuses.count("passed"), tally.count("passed"))
     good, bad = verdict("good", 1, 2, "", size=1), verdict("bad", 3, 2, "", size=1)
     _same("worst comparison", "bad", getattr(suite.worst_of([good, bad, verdict("", 0, 0, "", size=1)]), "name", None))
+
+
+def reports() -> None:
+    """What a report says of a failed, a passed and an unsupported case."""
+    case = suite.parse(ATTEND)
+    wrong = verdict("wrong", 3, 2, "a reason", size=5, bad=4)
+    results = [
+        suite.Result(case, "failed", 1.0, (verdict("good", 1, 2, "", size=1), wrong)),
+        suite.Result(case, "passed", 1.0, (verdict("good", 1, 2, "", size=1),)),
+        suite.Result(case, "unsupported", 1.0, reason="not offered"),
+    ]
+    tally = suite.Tally(results)
+    found = report.as_json(tally, {})
+    _same("counts", [1, 1, 1], [found[status] for status in suite.STATUSES])
+    _same("statuses", ["failed", "passed", "unsupported"], [each["status"] for each in found["cases"]])
+    _same("share of the worst comparison", 1.5, found["cases"][0]["share"])
+    _same("comparisons", [True, False], [each["passed"] for each in found["cases"][0]["detail"]["comparisons"]])
+    text = report.as_junit(tally, {}, None)
+    for words in ('tests="3" failures="1"', 'skipped="1"', "<failure", "wrong: FAILED", "a reason", "not offered"):
+        _same(f"{words} in JUnit", True, words in text)
+    _same("failures in JUnit", 1, text.count("<failure"))
+
+
+def likelihoods() -> None:
+    """A mean difference of 0.8 and 1.2 times what a change of rounding may make of a text's NLL, in either sense."""
+    rng = np.random.default_rng(2)
+    standing, next_ids = rng.normal(0, 1, (64, 50)).astype(np.float32), rng.integers(0, 50, 64)
+    rows = np.arange(64)
+    # An improbable token: its logit moves its own probability alone.
+    standing[rows, next_ids] = -12
+    for share in (0.8, 1.2, -1.2):
+        changed = standing.copy()
+        changed[rows, next_ids] -= np.float32(share * 0.005)
+        found = nll.difference("nll", standing, changed, next_ids)
+        _same(f"{share} of the bound of the NLL", abs(share) < 1, found.passed)
+        if abs(found.share - abs(share)) > 0.01:
+            raise FoundError(f"share of the bound of the NLL: must be {abs(share)}, is {found.share:.4g}")
 
 
 def classes() -> None:
@@ -270,6 +307,8 @@ CHECKS: dict[str, Check] = {
         bounds,
         pairs,
         exit_codes,
+        reports,
+        likelihoods,
         classes,
         rounding,
         inputs,

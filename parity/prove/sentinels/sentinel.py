@@ -21,6 +21,7 @@ OWN = "accuracy:op=attend,format=own,scores=ordinary,context=60,rows=1,tail=3,se
 PAGES = "pages:op=attend,format=int8,page={page},order=shuffled,missing={missing},context=300,tail=2,seed=2"
 SPLIT = "split:op=attend,schedule=split,splits=2,format=int8,context=60,rows=2,tail=2,seed=1"
 STEP = "split:op=attend,schedule=step,splits=1,format=int8,context=60,rows=2,tail=2,seed=1"
+GATED = "accuracy:op=gated,format=int8,context=60,rows=1,tail=3,seed=8"
 CORNERS = "accuracy:op=corners,format=int8,rows=3,seed=7"
 SCORES = "accuracy:op=block_scores,context=64,rows=2,tail=2,seed=6"
 SPECIAL = "accuracy:op=score_corners,rows=2,seed=10"
