@@ -14,7 +14,7 @@ import numpy as np
 from qsa.engine.draft import CommittedRows, DraftRequest, Proposal
 from qsa.engine.runner import Runner
 from qsa.kernels.cpu import sampler as host_sampler
-from qsa.model import ExactModel, Output, State, qsa
+from qsa.model import ExactModel, Output, State, TextModel, qsa
 from qsa.reference import exact
 from qsa.reference.exact import sampler
 from qsa.reference.kv import read_kv
@@ -24,11 +24,15 @@ from qsa.reference.sampler import GREEDY, Sampling
 
 VOCAB = 61
 
+END = 3
+"""The token that ends a text: n-grams do not reach behind it."""
+
 POISON = VOCAB - 1
 """The token whose embedding is NaN in :func:`poisoned_model`; no prompt and no stop id has it."""
 
 _CHANGED: dict[str, Any] = {
     "vocab_size": VOCAB,
+    "eos_token_id": END,
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -56,13 +60,13 @@ CONFIG = type(TINY_CONFIG)(
 
 
 @cache
-def model(seed: int = 3, draft_window: int = 16, rule: str = "blocks") -> ExactModel:
+def model(seed: int = 3, draft_window: int = 16, rule: str = "blocks") -> TextModel:
     """The model on the exact NumPy backend, with a draft layer."""
     return ExactModel.from_model(random_model(CONFIG, seed, draft=True), draft_window=draft_window, rule=rule)
 
 
 @cache
-def other_experts() -> ExactModel:
+def other_experts() -> TextModel:
     """The same model but for the last expert of its last layer: an identity of the weights' beginnings misses that."""
     tensors = dict(random_model(CONFIG, 3, draft=True).tensors)
     name = next(name for name in sorted(tensors, reverse=True) if "model.layers.1.mlp.experts" in name)
@@ -72,7 +76,7 @@ def other_experts() -> ExactModel:
 
 
 @cache
-def poisoned_model() -> ExactModel:
+def poisoned_model() -> TextModel:
     """The model, but the embedding of :data:`POISON` is NaN: its K and V have no scale, so ``append_kv`` refuses them
     when the layers before it have already advanced."""
 
@@ -89,7 +93,7 @@ def _replaced(source: Any, **names: Any) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(source, name) for name in dir(source)} | names)
 
 
-def _over(**names: Any) -> ExactModel:
+def _over(**names: Any) -> TextModel:
     """The model over the exact backend with some names replaced or added."""
     operations = {name: getattr(exact, name) for name in ("append_index", "append_kv", "attend", "block_scores")}
     operations |= {"select": exact.select, "layers": exact.layers}
@@ -155,7 +159,7 @@ def _pinned(shape: tuple[int, ...], dtype: Any) -> tuple[np.ndarray, np.ndarray]
 
 
 @cache
-def program_model() -> ExactModel:
+def program_model() -> TextModel:
     """The model over a backend with programs and a sampler of its own, as a device has them, on the host."""
     return _over(
         Program=HostProgram,
@@ -170,7 +174,7 @@ def prompt(count: int, seed: int) -> list[int]:
     """``count`` ids; a mark of the sequence's end is among longer ones, since it cuts n-grams."""
     ids = np.random.default_rng(seed).integers(4, POISON, count).tolist()
     if count > 8:
-        ids[count // 2] = CONFIG.eos_token_id
+        ids[count // 2] = END
     return ids
 
 
@@ -228,7 +232,8 @@ def draft_truth(ids: tuple[int, ...], count: int, drafts: int, window: int) -> t
     sequence = [*ids, *truth.tokens]
     layer = own.draft_layer
     state = layer.init_state(len(sequence) + drafts)
-    x = streams = None
+    x: Any = None
+    streams: Any = None
     for at, token in enumerate(sequence[1:]):
         x, streams = layer.forward(truth.streams[at : at + 1], np.array([token]), [at], [1], [state], [window])
     first, chain = own.logits(x)[0].copy(), []
@@ -273,7 +278,7 @@ class Recording(Runner):
     """A runner that keeps, for every call, the slots that it served (by the order in which they first came) and their
     rows."""
 
-    def __init__(self, model: ExactModel) -> None:
+    def __init__(self, model: TextModel) -> None:
         super().__init__(model)
         self.calls: list[list[tuple[int, int]]] = []
         self._slots: list[Any] = []

@@ -7,12 +7,12 @@ import numpy as np
 
 from qsa.engine import Drafting, Engine, Request, score
 from qsa.engine.draft import DraftRequest
-from qsa.model import ExactModel
+from qsa.model import TextModel
 from qsa.reference.sampler import GREEDY, Sampling
 
 from ..patching import Check, FoundError
 from .model import (
-    CONFIG,
+    END,
     POISON,
     Recording,
     Scripted,
@@ -36,7 +36,7 @@ class Text(NamedTuple):
     """A request: its prompt, number of tokens, options, and the index of the token that is its stop id, if any."""
 
     ids: tuple[int, ...]
-    count: int
+    length: int
     options: Sampling = GREEDY
     seed: int = 0
     drafting: Drafting | None = None
@@ -44,14 +44,14 @@ class Text(NamedTuple):
 
     def truth(self) -> list[int]:
         """The tokens that the request must get."""
-        tokens = decoded(self.ids, self.count, self.options, self.seed).tokens
+        tokens = decoded(self.ids, self.length, self.options, self.seed).tokens
         return tokens if self.stop is None else tokens[: tokens.index(tokens[self.stop]) + 1]
 
     def submit(self, engine: Engine, **given: Any) -> Request:
         """Queue it."""
-        stop = [] if self.stop is None else [decoded(self.ids, self.count, self.options, self.seed).tokens[self.stop]]
-        options = {"sampling": self.options, "seed": self.seed, "drafting": self.drafting, "stop": stop}
-        return engine.submit(list(self.ids), self.count, **options | given)
+        stop = [] if self.stop is None else [decoded(self.ids, self.length, self.options, self.seed).tokens[self.stop]]
+        options: dict[str, Any] = {"sampling": self.options, "seed": self.seed, "drafting": self.drafting, "stop": stop}
+        return engine.submit(list(self.ids), self.length, **options | given)
 
 
 TEXTS = (
@@ -114,9 +114,9 @@ def held(text: Text, request: Request) -> None:
     same("reason", "length" if text.stop is None else "stop", request.reason)
 
 
-def _served(own: ExactModel, drafter: Any, chosen: Sequence[Text], slots: int, **options: Any) -> None:
+def _served(own: TextModel, drafter: Any, chosen: Sequence[Text], slots: int, **options: Any) -> None:
     """Run the ``chosen`` texts in one engine; each text, and the state that it leaves in its slot, against truth."""
-    capacity = max(len(text.ids) + text.count - 1 for text in chosen)
+    capacity = max(len(text.ids) + text.length - 1 for text in chosen)
     engine = Engine(own, slots, capacity, chunk=7, drafter=drafter, **options)
     requests = [text.submit(engine) for text in chosen]
     ended: list[Request] = []
@@ -147,7 +147,7 @@ def one_text() -> None:
 
 def endings() -> None:
     """A prompt that ends at the end of a text, one row at a time: n-grams do not reach behind it."""
-    for ids in ((*prompt(6, 6), CONFIG.eos_token_id), (*prompt(6, 6), CONFIG.eos_token_id, 9)):
+    for ids in ((*prompt(6, 6), END), (*prompt(6, 6), END, 9)):
         _served(model(), None, (Text(ids, 4),), 1)
 
 
@@ -186,7 +186,7 @@ def draft_programs() -> None:
     _drafts(program_model())
 
 
-def _drafts(own: ExactModel) -> None:
+def _drafts(own: TextModel) -> None:
     chosen = [Text(tuple(prompt(n, n)), 6, drafting=Drafting(3, window=window)) for n, window in ((18, 16), (7, 5))]
     # Longer than the texts by the drafts that are asked for at the end.
     engine = Engine(own, 2, 32, chunk=7)
@@ -208,7 +208,7 @@ def _drafts(own: ExactModel) -> None:
     assert engine.drafter is not None, "the model has a draft layer"
     for text, request, proposal in zip(chosen, requests, engine.drafter.propose(given), strict=True):
         assert request.drafting is not None, "it drafts"
-        _, chain = draft_truth(text.ids, text.count, 4, request.drafting.window)
+        _, chain = draft_truth(text.ids, text.length, 4, request.drafting.window)
         same("drafts", chain, proposal.tokens)
 
 
@@ -278,12 +278,13 @@ def failures() -> None:
 def scores() -> None:
     """Teacher-forced scores, by windows and by chunks, against the logits of single rows."""
     text = TEXTS[0]
-    truth, sequence = decoded(text.ids, text.count), [*text.ids, *text.truth()]
+    truth, sequence = decoded(text.ids, text.length), [*text.ids, *text.truth()]
     x = truth.logits.astype(np.float64)
     log = x - x.max(axis=1, keepdims=True)
     log -= np.log(np.exp(log).sum(axis=1, keepdims=True))
     nll = -log[np.arange(len(x)), sequence[1:]]
-    for options in ({"window": 5}, {"chunk": 7}):
+    pieces: tuple[dict[str, Any], ...] = ({"window": 5}, {"chunk": 7})
+    for options in pieces:
         found = score(model(), sequence, **options)
         same("most probable tokens", x.argmax(axis=1).tolist(), found.top.tolist())
         if not np.allclose(found.nll, nll, rtol=1e-12, atol=0):
