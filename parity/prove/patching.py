@@ -161,7 +161,10 @@ def run(
     sample  the first mutant of every kind, and the checks that it names, instead of all
     """
     if sample:
-        mutants = list({mutant.kind: mutant for mutant in reversed(mutants)}.values())[::-1]
+        first: dict[str, CodeMutant] = {}
+        for mutant in mutants:
+            first.setdefault(mutant.kind, mutant)
+        mutants = list(first.values())
         checks = {name: checks[name] for name in checks if any(name in mutant.checks for mutant in mutants)}
     control = CodeMutant("unchanged code", CONTROL, contextlib.nullcontext, tuple(checks))
     rows = []
