@@ -96,6 +96,9 @@ def edits(kind: str, owner: Any, function: str, *found: tuple[Any, ...]) -> list
 
 @contextlib.contextmanager
 def _patched(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
+    gone = [name for name in attributes if name not in vars(owner)]
+    if gone:
+        raise StaleError(f"{gone[0]}: {owner.__name__} has no such name")
     before = {name: vars(owner)[name] for name in attributes}
     with contextlib.ExitStack() as stack:
         for name, value in attributes.items():
@@ -110,7 +113,7 @@ def _patched(owner: Any, attributes: Mapping[str, Any]) -> Iterator[None]:
 @contextlib.contextmanager
 def _edited(owner: Any, name: str, changes: Sequence[tuple[str, str]]) -> Iterator[None]:
     if name not in vars(owner):
-        raise StaleError(f"{name}: {owner.__name__} has no such function")
+        raise StaleError(f"{name}: {owner.__name__} has no such name")
     original = vars(owner)[name]
     function = inspect.unwrap(getattr(original, "fget", None) or getattr(original, "__func__", original))
     if function.__code__.co_freevars:

@@ -1,8 +1,8 @@
 """Wrong judges whose bounds have moved (``prove/suite_mutants.py``)."""
 
-from ...checks import accuracy, fused, index_operations, nll, selection, split
+from ...checks import attend_inputs, fused, index_operations, nll, selection, split
 from ...checks import storage as storage_checks
-from ...compare import comparison, twin
+from ...compare import ceiling, comparison, twin
 from ..patching import CodeMutant, edit, edits, patch
 
 
@@ -27,7 +27,7 @@ MUTANTS = [
         ("forty roundings of the output", "4 * unit(name)", "40 * unit(name)", "float 0.8", "float 1.2",
          "float bf16 1.2"),
     ),
-    *edits("bounds", twin, "_in_order",
+    *edits("bounds", twin, "in_order",
         ("a twin with weights of 8 bits", "rounded(p, types.weights)", 'rounded(p, "bf16")', "float 0.8", "float 1.2"),
         ("a twin with scores of 11 bits", "rounded(s, types.scores) * factor", 'rounded(s, "fp16") * factor',
          "float 1.2"),
@@ -48,8 +48,13 @@ MUTANTS = [
         ("a twin of keys in 11 bits", "mean(axis=1, dtype=np.float32)",
          "mean(axis=1, dtype=np.float16).astype(np.float32)", "keys 0.8", "keys 1.2"),
     ),
-    CodeMutant("the promise of the exact arithmetic is 2e-6", "bounds",
-               patch(accuracy, ORDINARY={"int8": 2e-6, "k8v4": 2e-6, "q4_0": 4e-6}), ("exact 0.8", "exact 1.2")),
+    CodeMutant("a ceiling with roundings of 23 bits", "bounds", patch(ceiling, ROUNDING=2.0**-23),
+               ("ceiling 0.8", "ceiling 1.2")),
+    CodeMutant("a ceiling with an exp2 of 1e-6", "bounds", patch(ceiling, EXP2_ERROR=1e-6), ("ceiling 1.2",)),
+    *edits("bounds", attend_inputs, "ceiling",
+        ("a ceiling of 10", "exact_ceiling(w, expected, heads)", "10 * exact_ceiling(w, expected, heads)",
+         "ceiling 0.8"),
+    ),
     CodeMutant("26 roundings in the lane tree", "bounds", patch(index_operations, TREE_ROUNDINGS=26),
                ("exact scores 0.8", "exact scores 1.2")),
     CodeMutant("256 roundings of an indexer's score", "bounds", patch(selection, ROUNDING=256 * 2.0**-24),

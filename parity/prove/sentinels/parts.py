@@ -265,10 +265,11 @@ def families() -> None:
         for op, allowed in suite.MODULES[name].OPERATIONS.items() if name != "goldens" else ():
             own = [recipe for recipe in cases if recipe.get("op") == op]
             for parameter, values in allowed.items() if own else ():
-                missing = {value for value in values if value != "own"} if isinstance(values, tuple) else set()
+                words = values if isinstance(values, tuple) else ()
+                missing = {value for value in words if isinstance(value, str) and value != "own"}
                 missing -= {recipe.get(parameter) for recipe in own}
-                if op == "unused" and parameter in ("scores", "tail"):
-                    # An unused row selects nothing whatever its scores, and nothing of a tail.
+                if (op, parameter) == ("unused", "scores"):
+                    # An unused row selects nothing whatever its scores.
                     continue
                 if missing:
                     raise FoundError(f"{name}: {op}: no case with {parameter} = {', '.join(map(str, sorted(missing)))}")

@@ -74,8 +74,10 @@ def _attention() -> dict[str, Sentinel]:
         "float a row short": _float(ATTEND, FAILED, None, "shape and dtype", attend=changed(right, lambda x: x[:1])),
         "twice the output": _exact(ATTEND, FAILED, None, "a factor of 2 on", attend=changed(exactly, lambda x: 2 * x)),
         "exact right": _exact(ATTEND, PASSED, ("attend: bytes", 0, 0), attend=exactly),
-        "exact 0.8": _exact(ATTEND, FAILED, (KERNEL, *LITTLE), attend=kernels.promised(0.8)),
-        "exact 1.2": _exact(ATTEND, FAILED, (KERNEL, *MUCH), attend=kernels.promised(1.2)),
+        "exact 0.8": _exact(ATTEND, FAILED, (KERNEL, *LITTLE), attend=off(0.8)),
+        "exact 1.2": _exact(ATTEND, FAILED, (KERNEL, *MUCH), attend=off(1.2)),
+        "ceiling 0.8": _exact(ATTEND, FAILED, ("attend: ceiling", *LITTLE), attend=kernels.near_ceiling(0.8)),
+        "ceiling 1.2": _exact(ATTEND, FAILED, ("attend: ceiling", *MUCH), attend=kernels.near_ceiling(1.2)),
         "exact one ULP": _exact(ATTEND, FAILED, ("attend: bytes", np.inf, np.inf), attend=changed(exactly, _one_ulp)),
         "exact one NaN": _exact(ATTEND, FAILED, attend=changed(exactly, _one_nan)),
         "exact float64": _exact(

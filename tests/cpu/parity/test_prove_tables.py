@@ -129,7 +129,7 @@ def test_every_named_check_must_find_a_mutant_by_itself(module):
     [
         ("double", "4 * x", "'4 * x' occurs 0 times"),
         ("double", "x", "occurs 2 times"),
-        ("gone", "x", "has no such function"),
+        ("gone", "x", "has no such name"),
     ],
 )
 def test_a_mutant_whose_words_are_gone_is_not_caught_and_says_so(module, name, old, words):
