@@ -46,6 +46,15 @@ OPERATIONS = {
     },
 }
 
+APPENDS = (
+    (1, "shuffled", "middle"),
+    (4, "reversed", "last"),
+    (64, "shuffled", "none"),
+    (512, "identity", "first"),
+    (4, "identity", "all"),
+)
+"""Page, order and missing pages of the append cases: every value of each."""
+
 SPARE = 3
 """Pages of the pool that are in no table."""
 
@@ -67,7 +76,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield dict(
                 op="attend", format=format, page=4, order="shuffled", missing=missing, context=300, tail=2, seed=2
             )
-        for page, order, missing in ((1, "shuffled", "middle"), (4, "reversed", "last"), (64, "shuffled", "none")):
+        for page, order, missing in APPENDS:
             yield dict(op="append_kv", format=format, page=page, order=order, missing=missing, rows=21, seed=3)
 
 

@@ -1,0 +1,1 @@
+"""``qsa prove``: changes on purpose, each of which a stated check must find."""

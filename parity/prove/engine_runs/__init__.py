@@ -1,0 +1,1 @@
+"""Small runs of the engine and of its parts, with what must come out of them."""
