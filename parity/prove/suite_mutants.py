@@ -239,7 +239,7 @@ MUTANTS = [
         ("a refusal by False is a result", "isinstance(result, (bool, np.bool_)) and not result", "False", "refused"),
     ),
     *edits("inputs", own_storage, "store",
-        ("truth of own storage is what was given", "values = read(kernel, own.handle, positions)", "values = k, v",
+        ("truth of own storage is what was given", "values = read(kernel, own.handle, held)", "values = k, v",
          "own storage read", "own storage 1.2"),
     ),
     *edits("inputs", own_storage, "read",
