@@ -17,6 +17,7 @@ from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
 from ..environment import default_backend, facts
+from ..running.compiling import compile_missing
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +70,11 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         raise ValueError(f"--model = {str(folder)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":
         raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
+    if backend == "cpu":
+        try:
+            compile_missing(f"qsa {arguments.command}")
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
         model = load_model(folder, backend, arguments.arithmetic, arguments.rule)
     for warning in found_warnings:

@@ -102,7 +102,7 @@ def test_a_switch_with_a_bad_value_is_a_bad_argument(tmp_path):
 
 def test_every_case_of_the_list_can_be_pasted_back(capsys):
     for arithmetic in ("exact", "float"):
-        code, out, _ = run(capsys, "parity", "--list", "--arithmetic", arithmetic)
+        code, out, _ = run(capsys, "parity", "--full", "--list", "--arithmetic", arithmetic)
         assert code == 0
         texts = out.splitlines()
         assert len(texts) == len(set(texts)) > 200
@@ -133,7 +133,7 @@ def test_reports_of_somebody_elses_kernel(kernel):
     done = shell(kernel, "parity", *arguments, "--case", FAST, "--case", ATTEND, "--case", pages)
     assert done.returncode == 1, done.stderr
     assert f"qsa parity --backend their_kernel --case '{ATTEND}'" in done.stdout
-    assert "unsupported: append_kv: the backend has none" in done.stdout
+    assert "unsupported, 1 case: append_kv: the backend has none" in done.stdout
     report = json.loads((kernel / "deep" / "report.json").read_text())
     assert list(report) == ["passed", "failed", "unsupported", "environment", "cases"]
     assert (report["passed"], report["failed"], report["unsupported"]) == (1, 1, 1)
@@ -174,8 +174,8 @@ def test_a_module_that_fails_while_it_is_imported(tmp_path):
     assert done.returncode == 2 and "SyntaxError" in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_a_killed_run_leaves_the_report_that_was_there(sent, code, tmp_path):
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_run_that_is_killed_in_its_first_case_leaves_the_report_that_was_there(sent, code, tmp_path):
     (tmp_path / "slow_kernel.py").write_text(
         "import pathlib, time\n\n\ndef select(scores, steps, ids=None, *, rule='blocks'):\n"
         "    pathlib.Path('started').touch()\n    time.sleep(30)\n"
@@ -240,17 +240,24 @@ class Finder:
 
 sys.meta_path.insert(0, Finder())
 from qsa.parity.cli import main
-sys.exit(main(["env"]))
+sys.exit(main([sys.argv[2]]))
 """
 
 
 @pytest.mark.parametrize(
-    "module", ["numpy", "numba", "qsa.parity.commands", "qsa.parity.suite", "qsa.parity.environment"]
+    ("module", "verb"),
+    [
+        ("numpy", "env"),
+        ("qsa.parity.environment", "env"),
+        ("qsa.parity.commands", "parity"),
+        ("qsa.parity.suite", "parity"),
+        ("qsa.parity.gate", "gate"),
+    ],
 )
-def test_ctrl_c_in_the_first_second_is_one_line(tmp_path, module):
+def test_ctrl_c_in_the_first_second_is_one_line(tmp_path, module, verb):
     """Known-faults N12: it was a traceback while the modules were imported."""
     with started(
-        [sys.executable, "-c", INTERRUPTED, module], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", INTERRUPTED, module, verb], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"qsa: interrupted\n")
