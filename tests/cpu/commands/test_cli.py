@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from xml.etree import ElementTree
 
 import pytest
 
-from qsa.parity import cli, suite
+from qsa.parity import cli, environment, suite
+from qsa.parity.evidence.process import ROOT
 from support.interruptible import started
 
 FAST = "selection:op=select,rule=blocks,scores=levels,context=2048,rows=1,tail=1,seed=1"
@@ -109,7 +111,7 @@ def test_every_case_of_the_list_can_be_pasted_back(capsys):
         for text in texts:
             # What is read from the golden model's files has no seed.
             drawn = suite.parse(text).module not in ("seven", "spec", "nll", "needle")
-            assert suite.parse(text).text == text and bool(re.search(r",seed=\d+$", text)) == drawn
+            assert suite.parse(text).text == text and bool(re.search(r",seed=\d+(,|$)", text)) == drawn
         # In the float arithmetic texts may part, so windows of different sizes are not held together.
         modules = set(suite.MODULES) - ({"spec"} if arithmetic == "float" else set())
         assert {suite.parse(text).module for text in texts} == modules
@@ -296,3 +298,48 @@ def test_a_file_that_is_none_is_named_without_the_systems_number(capsys, tmp_pat
     )
     code, _, err = run(capsys, verb, *option, str(tmp_path / "none"))
     assert (code, err) == (2, f"qsa {verb}: error: {tmp_path / 'none'}: No such file or directory\n")
+
+
+def test_env_says_what_is_supported_and_why_not(capsys, monkeypatch):
+    missing = {"watchfiles", "jinja2"}
+    find = environment.importlib.util.find_spec
+    monkeypatch.setattr(environment.importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.setattr(environment, "_gpu", lambda: "none: no driver")
+    code, out, _ = run(capsys, "env")
+    lines = out.splitlines()
+    assert code == 0 and "supported  backend cpu" in lines
+    assert "left out   backend cuda, tests/gpu, evidence of a device: no driver" in lines
+    assert "left out   reports in HTML (--html): jinja2 missing: pip install 'qsa-parity[report]'" in lines
+    left_out = [line for line in lines if line.startswith("left out")]
+    assert len(left_out) >= 3 and all(": " in line for line in left_out)
+
+
+def test_every_extra_that_env_names_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra, packages in environment._EXTRAS.values():
+        declared = " ".join(project["optional-dependencies"][extra])
+        assert all(name in declared for name in packages)
+
+
+def test_a_verb_is_parsed_without_the_others(monkeypatch):
+    imported = []
+    real = cli.importlib.import_module
+    monkeypatch.setattr(cli.importlib, "import_module", lambda *names: imported.append(names[0]) or real(*names))
+    cli.parser("env").parse_args(["env"])
+    assert imported == [".environment"]
+    cli.parser("no-such-verb")
+    assert len(imported) == 1 + len(cli.VERBS)
+
+
+def test_a_shell_gets_completions(tmp_path):
+    pytest.importorskip("argcomplete")
+    line = "qsa parity --exit"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "_ARGCOMPLETE_STDOUT_FILENAME": "out",
+    }
+    command = [sys.executable, "-m", "qsa.parity.cli"]
+    subprocess.run(command, cwd=tmp_path, env={**os.environ, **asked}, timeout=60, check=True)
+    assert (tmp_path / "out").read_text().split("\x0b") == ["--exitfirst "]
