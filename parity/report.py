@@ -115,7 +115,9 @@ def restored(case: CaseResult) -> Result:
 def _comparison(case: CaseResult, one: ComparisonResult) -> Comparison:
     if one.bound is None:
         raise ValueError(f"{case.case}: {one.name}: has no bound")
-    first = one.first and Element(**{**msgspec.to_builtins(one.first), "coordinate": tuple(one.first.coordinate)})
+    bad, first = one.first, None
+    if bad is not None:
+        first = Element(tuple(bad.coordinate), bad.expected, bad.got, bad.expected_bits, bad.got_bits, bad.ulp)
     return Comparison(
         one.name,
         one.kind,
