@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from qsa.golden.families import text
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
 from ..environment import default_backend, facts
+from ..progress import shown
 from ..running.compiling import compile_missing
 
 
@@ -149,11 +148,12 @@ def encode(vocabulary: Any, data: bytes, model: Any, what: str, least: int = 1) 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on standard error while it is a terminal; yields a function that takes the count of what is done."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    """Shows the work on standard error as ``qsa.parity.progress`` does; yields a function that takes the count of what
+    is done."""
+    with shown(f"{description}, {total} tokens") as work:
+        work.total = total
+
+        def show(done: int) -> None:
+            work.done = done
+
+        yield show

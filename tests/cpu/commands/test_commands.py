@@ -401,4 +401,4 @@ def test_a_terminal_gets_no_control_characters_of_a_models(silent, tmp_path):
 def test_progress_of_a_prompt_on_a_terminal(silent, tmp_path):
     asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a" * 90, "--chunk", 30, "--max-tokens", 1)
     seen = on_a_terminal(asked, tmp_path, "stderr")
-    assert "prompt" in seen and "/90" in seen and seen.rstrip().endswith("end     stop")
+    assert "prompt, 90 tokens" in seen and seen.rstrip().endswith("end     stop")
