@@ -343,3 +343,11 @@ def test_a_shell_gets_completions(tmp_path):
     command = [sys.executable, "-m", "qsa.parity.cli"]
     subprocess.run(command, cwd=tmp_path, env={**os.environ, **asked}, timeout=60, check=True)
     assert (tmp_path / "out").read_text().split("\x0b") == ["--exitfirst "]
+
+
+def test_every_command_is_a_verb():
+    modules = {path.stem for path in (ROOT / "parity" / "commands").glob("*.py") if "add_parser(" in path.read_text()}
+    modules = {
+        name for name in modules if "subparsers.add_parser(" in (ROOT / f"parity/commands/{name}.py").read_text()
+    }
+    assert {f"commands.{name}" for name in modules} == set(cli.VERBS.values()) - {"environment"} and len(modules) >= 10
