@@ -16,14 +16,14 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python test
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
-.PHONY: help parity test cuda golden gate timing gpu evidence bench lint clean
+.PHONY: help parity parity-full warm test cuda golden gate timing gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
-parity test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
+parity parity-full test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment is made when it is missing or older than pyproject.toml. A machine with an NVIDIA driver gets the CUDA
 # extra that fits the driver; without one nothing of CUDA is installed.
@@ -38,19 +38,26 @@ $(STAMP): pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[$$extras]"
 	@touch $@
 
-parity: $(STAMP)  ## hold the kernels to the reference and the goldens, on the GPU where there is one; report in build/parity
+parity: $(STAMP)  ## hold the kernels to the reference and the goldens, and a few texts; on the GPU where there is one
 	@$(BIN)/qsa env
 	@$(BIN)/qsa parity $(PARITY) --json build/parity/report.json
+
+parity-full: $(STAMP)  ## the same with every case: on two cores half an hour and more
+	@$(BIN)/qsa env
+	@$(BIN)/qsa parity --full $(PARITY) --json build/parity/report.json
+
+warm: $(STAMP)  ## compile the CPU kernels ahead, in parallel processes
+	@$(BIN)/qsa warm
 
 test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/qsa env
 	@$(LINT)
-	@$(BIN)/pytest -n $(WORKERS) -rs
+	@$(BIN)/pytest -n $(WORKERS)
 
 # A skip is no success here: without the wheels nothing is started.
 cuda: $(STAMP)  ## run the tests that need the CUDA wheels and no GPU: VENV=.venv-cuda EXTRAS=dev,cuda12
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec; from qsa.kernels.cuda.ptxcheck import check; sys.exit(None if find_spec("numba_cuda") and find_spec("cupy") and check.find_ptxas() else "the CUDA wheels are missing: make cuda VENV=.venv-cuda EXTRAS=dev,cuda12 (or cuda13)")'
-	@$(BIN)/pytest -n $(WORKERS) -rs $(CUDA_TESTS)
+	@$(BIN)/pytest -n $(WORKERS) $(CUDA_TESTS)
 
 gate: $(STAMP)  ## say whether a change may land; speed against the commit BASE, else the merge base; report in build/gate
 	@$(BIN)/qsa env

@@ -36,6 +36,11 @@ def _temporary(path: Path) -> tuple[int, str]:
     return tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
 
 
+def is_replaced(path: str | Path) -> bool:
+    """Whether :func:`write` replaces ``path`` in one step: a regular file, or nothing yet. Raises OSError."""
+    return not _written_through(Path(path))
+
+
 def probe(path: str | Path) -> None:
     """See that :func:`write` can write to ``path``, before the work; makes its folder. Raises OSError."""
     path = Path(path)

@@ -5,26 +5,51 @@ after Ctrl-C.
 """
 
 import argparse
+import importlib
 import importlib.metadata
+import importlib.util
 import io
 import os
 import sys
 from collections.abc import Sequence
 
+VERBS = {
+    "parity": "commands.parity",
+    "shrink": "commands.shrink",
+    "backend": "commands.backend",
+    "cases": "commands.cases",
+    "golden": "commands.golden",
+    "gate": "commands.gate",
+    "evidence": "commands.evidence",
+    "report": "commands.report",
+    "generate": "commands.generate",
+    "score": "commands.score",
+    "warm": "commands.warm",
+    "env": "environment",
+}
+"""Verb -> its module, in the order of the help."""
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all verbs. A verb sets the default ``run``: arguments -> exit code, ValueError on bad ones."""
-    # Imported here: it takes a second, in which Ctrl-C shall be one line too.
-    from . import environment
-    from .commands import backend, cases, evidence, gate, generate, golden, parity, report, score, shrink
 
+def parser(verb: str | None = None) -> argparse.ArgumentParser:
+    """The parser of ``verb``, or of all verbs where it is none of them: a command waits for no other one's imports.
+
+    A verb sets the default ``run``: arguments -> exit code, ValueError on bad ones.
+    """
     top = argparse.ArgumentParser(prog="qsa", description="QSA kernels held to the truth.")
     top.add_argument("--version", action="version", version=f"qsa-parity {_version()}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    verbs = (parity, shrink, backend, cases, golden, gate, evidence, report, generate, score, environment)
-    for verb in verbs:
-        verb.add_parser(subparsers)
+    for name in [verb] if verb in VERBS else VERBS:
+        # Imported here: it takes most of a second, in which Ctrl-C shall be one line too.
+        importlib.import_module(f".{VERBS[name]}", __package__).add_parser(subparsers)
     return top
+
+
+def _complete() -> None:
+    """Answer a shell that asks for completions (argcomplete, extra `shell`), which then ends the process."""
+    if "_ARGCOMPLETE" in os.environ and importlib.util.find_spec("argcomplete"):
+        import argcomplete
+
+        argcomplete.autocomplete(parser())
 
 
 def _version() -> str:
@@ -53,7 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = "qsa"
     try:
         _replace_unknown_characters()
-        arguments = parser().parse_args(argv)
+        _complete()
+        argv = sys.argv[1:] if argv is None else argv
+        arguments = parser(argv[0] if argv else None).parse_args(argv)
+        arguments.argv = list(argv)
         command = f"qsa {arguments.command}"
         code = arguments.run(arguments)
         # A pipe whose reader has gone fails here, where it can be told, and not when the interpreter ends.

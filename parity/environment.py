@@ -3,11 +3,16 @@
 import argparse
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
+from qsa import golden
+from qsa.kernels.sources import root
 from qsa.kernels.switches import VARIABLES, Switches
 from qsa.reference.exact import CONTRACT
 
@@ -16,19 +21,53 @@ _PACKAGES = ("qsa-parity", "numpy", "numba", "llvmlite", "numba-cuda", "cupy-cud
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``env``; its ``run`` default takes the parsed arguments and returns the exit code."""
-    parser = subparsers.add_parser("env", help="print CPU, threads, versions, GPU or why there is none, switches")
+    parser = subparsers.add_parser("env", help="print the machine, the versions, and what is supported or why not")
     parser.set_defaults(run=show)
     return parser
 
 
 def show(arguments: argparse.Namespace) -> int:
     """Print the facts, a line each; returns 0."""
-    for key, value in facts().items():
+    found = facts()
+    for key, value in found.items():
         shown = ", ".join(f"{name} {what}" for name, what in value.items()) if isinstance(value, dict) else value
         print(f"{key:10} {shown}")
-        if key == "gpu" and shown.startswith("none"):
-            print(f"{'left out':10} for want of a GPU: the CUDA backend on a device, tests/gpu, the gate's speed")
+    for what, why in supported(found).items():
+        print(f"{'supported' if not why else 'left out':10} {what}{f': {why}' if why else ''}")
     return 0
+
+
+_EXTRAS = {
+    "prompts of other tokenizers": ("text", ("tokenizers",)),
+    "reports in HTML (--html)": ("report", ("jinja2",)),
+    "plots": ("report", ("matplotlib",)),
+    "running again on a change (--watch)": ("watch", ("watchfiles",)),
+    "completion in the shell": ("shell", ("argcomplete",)),
+    "tests": ("test", ("pytest", "hypothesis")),
+    "tests against the published model code": ("oracle", ("torch", "transformers")),
+}
+"""What a package of an extra adds -> (extra, its packages)."""
+
+
+def supported(found: dict[str, Any]) -> dict[str, str]:
+    """What this installation can do -> why it cannot, empty where it can; ``found``: of :func:`facts`."""
+    gpu = found["gpu"].removeprefix("none: ") if found["gpu"].startswith("none") else ""
+    folder = Path(golden.__file__).parent
+    stored = "" if (folder / "model" / "config.json").is_file() else "the golden model is not part of this installation"
+    tests = "" if (root() / "tests").is_dir() else "tests are in a checkout of the repository alone"
+    git = "" if shutil.which("git") and (root() / ".git").exists() else "needs git and a checkout of the repository"
+    said = {
+        "backend exact, and kernels of your own": "",
+        "backend cpu": found["target"].removeprefix("none: ") if found["target"].startswith("none") else "",
+        "backend cuda, tests/gpu, evidence of a device": gpu,
+        "modules on texts, qsa generate, qsa score": stored,
+        "the gate's tests and PTX checks": tests,
+        "the gate's speed against a base commit": git,
+    }
+    for what, (extra, packages) in _EXTRAS.items():
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        said[what] = f"{', '.join(missing)} missing: pip install 'qsa-parity[{extra}]'" if missing else ""
+    return said
 
 
 def facts() -> dict[str, Any]:
@@ -42,7 +81,7 @@ def facts() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "cpu": cpu_name(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "threads": threads,
         "target": target,
         "versions": _versions(),
@@ -73,13 +112,26 @@ def cpu_name() -> str:
 
 def _numba() -> tuple[int, str]:
     """(threads of numba, the CPU that it compiles for); (1, why not) where it is missing."""
+    if importlib.util.find_spec("numba") is None:
+        return 1, "none: No module named 'numba'"
     try:
         import llvmlite.binding
-        import numba
     except ImportError as error:
         return 1, f"none: {error}"
-    config: Any = numba.config
-    return config.NUMBA_NUM_THREADS, config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    config: Any = getattr(sys.modules.get("numba"), "config", None)
+    if config is not None:
+        return config.NUMBA_NUM_THREADS, config.CPU_NAME or llvmlite.binding.get_host_cpu_name()
+    # As numba reads them when it is imported: these facts stand in front of every run, and its import takes longer
+    # than many a run.
+    with contextlib.suppress(ValueError):
+        threads = int(os.environ.get("NUMBA_NUM_THREADS", cores()))
+        return threads, os.environ.get("NUMBA_CPU_NAME") or llvmlite.binding.get_host_cpu_name()
+    raise ValueError(f"NUMBA_NUM_THREADS = {os.environ['NUMBA_NUM_THREADS']!r}: must be an integer")
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _versions() -> dict[str, str]:

@@ -216,10 +216,9 @@ CHECKS: dict[str, Callable[[Run], Iterable[Verdict]]] = {
 
 @dataclass
 class Outcome(suite.Tally):
-    """The verdicts, check -> seconds by the clock on the wall, and whether the run was interrupted."""
+    """The verdicts, and check -> seconds by the clock on the wall."""
 
     seconds: dict[str, float] = field(default_factory=dict)
-    interrupted: bool = False
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -257,7 +256,7 @@ def run(
             for result in CHECKS[name](state):
                 add(result)
         except KeyboardInterrupt:
-            outcome.interrupted = True
+            outcome.interrupted = "Ctrl-C"
             add(verdict(name, name, "failed", "interrupted before its end"))
         except Exception as error:
             add(verdict(name, name, "failed", process.impersonal(f"{type(error).__name__}: {error}")))

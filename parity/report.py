@@ -6,6 +6,7 @@ output.
 
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -20,7 +21,9 @@ from qsa.golden import files
 from qsa.reference.validation import convert
 
 from .backend import Backend
-from .suite import STATUSES, Result, Tally, printable, worst_of
+from .compare.comparison import Comparison
+from .compare.element import Element
+from .suite import STATUSES, Result, Tally, parse, printable, worst_of
 
 
 class BadElement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,12 +83,14 @@ class CaseResult(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The report of a run: cases per status (``stale`` in a gate's alone), where it ran, and every case."""
+    """The report of a run: cases per status (``stale`` in a gate's alone), where it ran, and every case that was
+    finished; ``interrupted``: what ended the run before its end."""
 
     passed: int
     failed: int
     unsupported: int
     stale: int | UnsetType = UNSET
+    interrupted: str | UnsetType = UNSET
     environment: dict[str, Any]
     cases: list[CaseResult]
 
@@ -94,7 +99,45 @@ def make(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str] =
     """The report of a run, with a count for each of ``statuses``."""
     counts = {status: tally.count(status) for status in statuses}
     cases = [result.as_dict() for result in tally.results]
-    return convert({**counts, "environment": dict(environment), "cases": cases}, Report)
+    ended = {"interrupted": tally.interrupted} if tally.interrupted else {}
+    return convert({**counts, **ended, "environment": dict(environment), "cases": cases}, Report)
+
+
+def restored(case: CaseResult) -> Result:
+    """The result that a report holds, as the run had it. Raises ValueError when it is none of ``qsa parity``."""
+    parsed = parse(case.case)
+    if parsed.module != case.module:
+        raise ValueError(f"{case.case}: module = {case.module!r}: must be {parsed.module!r}")
+    comparisons = tuple(_comparison(case, one) for one in case.detail.comparisons)
+    return Result(parsed, case.status, case.seconds, comparisons, case.detail.reason)
+
+
+def _comparison(case: CaseResult, one: ComparisonResult) -> Comparison:
+    if one.bound is None:
+        raise ValueError(f"{case.case}: {one.name}: has no bound")
+    bad, first = one.first, None
+    if bad is not None:
+        first = Element(tuple(bad.coordinate), bad.expected, bad.got, bad.expected_bits, bad.got_bits, bad.ulp)
+    return Comparison(
+        one.name,
+        one.kind,
+        _number(one.measure),
+        one.bound,
+        one.reason,
+        one.size,
+        one.bad,
+        first,
+        worst={axis: (index, _number(figure)) for axis, (index, figure) in one.worst.items()},
+        figures={key: _number(value) for key, value in one.figures.items()},
+        notes=tuple(one.notes),
+        budget={stage: (_number(part), _number(share)) for stage, (part, share) in one.budget.items()},
+        maps={axes: [[_number(x) for x in row] for row in rows] for axes, rows in one.maps.items()},
+    )
+
+
+def _number(value: float | None) -> float:
+    """A number of a report: one that JSON does not have is NaN again, which no bound admits."""
+    return math.nan if value is None else value
 
 
 def as_json(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str] = STATUSES) -> dict[str, Any]:
@@ -166,17 +209,17 @@ def check_target(option: str, path: str | None) -> None:
 
 @contextlib.contextmanager
 def report_writer(
-    json: str | None, junit: str | None, markdown: str | None = None
+    json: str | None, junit: str | None, markdown: str | None = None, html: str | None = None
 ) -> Iterator[Callable[[str, str], None]]:
-    """Check the targets of the options ``--json``, ``--junit`` and ``--markdown`` (file, ``-`` or None), then run the
-    body.
+    """Check the targets of the options ``--json``, ``--junit``, ``--markdown`` and ``--html`` (file, ``-`` or None),
+    then run the body.
 
     Where one is standard output, what the body prints goes to standard error; the yielded ``write(path, text)`` writes
     a report.
 
     Raises ValueError when a target cannot be written or two are standard output.
     """
-    targets = {"--json": json, "--junit": junit, "--markdown": markdown}
+    targets = {"--json": json, "--junit": junit, "--markdown": markdown, "--html": html}
     to_stdout = [f"{option} = '-'" for option, path in targets.items() if path == files.STDOUT]
     if len(to_stdout) > 1:
         raise ValueError(f"{', '.join(to_stdout)}: only one of them can be standard output")
@@ -208,7 +251,8 @@ def table(
     worst     whether columns show the comparison that uses most of its bound
     seconds   format of the time
     """
-    out = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False)
+    # Without padding the widest numbers fit 80 columns.
+    out = Table(box=box.SIMPLE_HEAD, show_footer=True, pad_edge=False, padding=0)
     compared = ["worst", "bound", "share"] if worst else []
     spent = sum(result.seconds for result in tally.results)
     footers = ["all", *(str(tally.count(status)) for status in statuses), *("" for _ in compared), f"{spent:{seconds}}"]

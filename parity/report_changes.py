@@ -130,7 +130,9 @@ def merge(reports: Sequence[Report]) -> Report:
     environment |= _seconds(reports)
     counts = {status: sum(case.status == status for case in merged.values()) for status in WORST_FIRST}
     stale = UNSET if all(report.stale is UNSET for report in reports) else counts["stale"]
+    interrupted = next((report.interrupted for report in reports if report.interrupted), UNSET)
     return Report(
+        interrupted=interrupted,
         passed=counts["passed"],
         failed=counts["failed"],
         unsupported=counts["unsupported"],

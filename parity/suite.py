@@ -4,6 +4,7 @@ A parity module is a Python module with these names:
 
 ``OPERATIONS``               op -> the allowed values of every parameter
 ``cases(arithmetic, b)``     its recipes, in order; of own storage and fused calls where the backend ``b`` has such
+``first_cases(arithmetic)``  optional: those of a run that names no modules, where all of them take minutes
 ``more_cases(arithmetic)``   optional: further recipes, which take long
 ``check(backend, recipe)``   the comparisons of one case
 
@@ -11,10 +12,11 @@ A parity module is a Python module with these names:
 run goes on.
 """
 
+import importlib
 import shlex
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -27,21 +29,30 @@ from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
 from .backend import Backend, UnsupportedError
-from .checks import accuracy, goldens, needle, nll, pages, selection, seven, spec, split, verify_batch
 from .compare.comparison import Comparison, finite
 
-MODULES: dict[str, ModuleType] = {
-    "accuracy": accuracy,
-    "selection": selection,
-    "split": split,
-    "pages": pages,
-    "goldens": goldens,
-    "verify-batch": verify_batch,
-    "seven": seven,
-    "spec": spec,
-    "nll": nll,
-    "needle": needle,
-}
+ON_OPERATIONS = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
+"""Modules whose cases call operations; those of the others are whole texts."""
+
+
+class _Modules(Mapping[str, ModuleType]):
+    """Name -> module, imported when it is asked for: a run of one module waits for no other."""
+
+    names = (*ON_OPERATIONS, "seven", "spec", "nll", "needle")
+
+    def __getitem__(self, name: str) -> ModuleType:
+        if name not in self.names:
+            raise KeyError(name)
+        return importlib.import_module(f".checks.{name.replace('-', '_')}", __package__)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+MODULES: Mapping[str, ModuleType] = _Modules()
 """Name -> parity module, in the order in which they run. A case string has _ where a name has -."""
 
 STATUSES = ("passed", "failed", "unsupported")
@@ -108,9 +119,10 @@ class Result:
 
 @dataclass
 class Tally:
-    """Results so far, and their counts."""
+    """Results so far, and their counts; ``interrupted``: what ended the run before its end, empty when nothing did."""
 
     results: list[Result] = field(default_factory=list)
+    interrupted: str = ""
 
     def count(self, status: str, module: str | None = None) -> int:
         """Number of results with ``status``, of one module if given."""
@@ -140,17 +152,24 @@ def collect(names: Iterable[str], arithmetic: str, full: bool = False, backend: 
     """The cases of the modules ``names``, with ``full`` also those that take long; those of ``backend``'s own storage
     and fused calls in place of others where it has such.
 
+    Without names the cases are those of a first look: all of the modules on operations, and of each module on texts
+    its ``first_cases``; with ``full`` they are all there are.
+
     Raises ValueError on an unknown name.
     """
     names = list(names)
+    first = not names and not full
     for name in names:
         if name not in MODULES:
             raise ValueError(f"module = {name!r}: allowed are {', '.join(MODULES)}")
     found = []
     for name in MODULES:
-        if name in names:
+        if name in names or not names:
             module = MODULES[name]
-            recipes = list(module.cases(arithmetic, backend))
+            if first and name not in ON_OPERATIONS:
+                recipes = list(module.first_cases(arithmetic)) if hasattr(module, "first_cases") else []
+            else:
+                recipes = list(module.cases(arithmetic, backend))
             if full and hasattr(module, "more_cases"):
                 recipes += module.more_cases(arithmetic)
             found += [Case.of(name, recipe) for recipe in recipes]

@@ -1,10 +1,20 @@
 """Settings of every test: property tests repeat themselves in CI, and tests of time run only when asked for."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("qsa", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("qsa")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Each reason of what was skipped, with its number: without a GPU hundreds of tests have one reason."""
+    reports = terminalreporter.stats.get("skipped", ())
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in reports)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason or 'no reason given'}")
 
 
 def pytest_collection_modifyitems(config, items):

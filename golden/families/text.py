@@ -2,21 +2,20 @@
 
 Two answers to a mathematical prompt and two to one of code, greedy and sampled, 1,024 tokens each; three long prompts,
 64 tokens each. The reference makes them token by token in NumPy: about five minutes for all seven on one core.
+
+The model is imported where it is used: it brings the CPU kernels and numba, which take a second to import, and a reader
+of goldens or prompts needs neither.
 """
 
 import random
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
 
-from qsa.model.checkpoint import read_quantised
-from qsa.model.generate import generate
-from qsa.model.text_model import ExactModel
-from qsa.reference.model.config import Config
 from qsa.reference.sampler import GREEDY, Sampling
 
 from ..canonical import digest
@@ -24,6 +23,10 @@ from ..recipe import Recipe, check, name_of
 from ..record import GoldenError, Produced
 from ..store import Store
 from ..training import exercises
+
+if TYPE_CHECKING:
+    from qsa.model.text_model import ExactModel
+    from qsa.reference.model.config import Config
 
 MODEL = Path(__file__).parents[1] / "model"
 """The trained model: configuration, int8 weights, prompts, held-out texts."""
@@ -72,8 +75,10 @@ def checked_folder() -> Path:
 
 
 @cache
-def tensors() -> tuple[Config, dict[str, Any]]:
+def tensors() -> "tuple[Config, dict[str, Any]]":
     """(Config, name -> tensor) of the golden model. Raises as :func:`checked_folder` and ``read_quantised`` do."""
+    from qsa.model.checkpoint import read_quantised
+
     return read_quantised(checked_folder())
 
 
@@ -87,9 +92,12 @@ def weights_hash() -> np.ndarray:
 
 
 @cache
-def reference() -> ExactModel:
+def reference() -> "ExactModel":
     """The golden model in the NumPy arithmetic, whatever its files hold: goldens are made anew with it, and their
     comparison tells that the weights differ."""
+    from qsa.model.checkpoint import read_quantised
+    from qsa.model.text_model import ExactModel
+
     return ExactModel(*read_quantised(MODEL))
 
 
@@ -139,7 +147,10 @@ def produce(recipe: Recipe, compute: Callable[..., Any] | None = None) -> Produc
     compute  function(ids, count, options, seed) -> qsa.model.generate.Text; None: the reference
     """
     given = make_inputs(recipe)
-    compute = partial(generate, reference()) if compute is None else compute
+    if compute is None:
+        from qsa.model.generate import generate
+
+        compute = partial(generate, reference())
     outputs = compute(**given)._asdict()
     if given["count"] > PART:
         outputs["part"] = compute(**{**given, "count": PART}).logits

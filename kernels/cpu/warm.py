@@ -8,8 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numpy as np
 
@@ -37,7 +37,8 @@ def _ones(*shape: int) -> np.ndarray:
 
 
 def _both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A weight as it is, and one that cannot be written, as read from a checkpoint: to numba they are two types."""
+    """An array as it is, and one that cannot be written, as a weight from a checkpoint or what a judge guards: to numba
+    they are two types."""
     fixed = x.copy()
     fixed.flags.writeable = False
     return x, fixed
@@ -58,8 +59,9 @@ def _experts() -> None:
 def _attend(arithmetic: str) -> None:
     kv = PagedKV.new("int8", CELLS, geometry=GEOMETRY)
     ids, q = np.zeros((1, CELLS), np.int32), _ones(1, GEOMETRY.n_head, GEOMETRY.head_dim)
-    for splits in (None, 2) if arithmetic == "exact" else (None,):
-        attend(q, kv, ids, step_records([CELLS - 1], "cells", GEOMETRY), splits=splits, arithmetic=arithmetic)
+    for given in _both(ids):
+        for splits in (None, 2) if arithmetic == "exact" else (None,):
+            attend(q, kv, given, step_records([CELLS - 1], "cells", GEOMETRY), splits=splits, arithmetic=arithmetic)
 
 
 def _cells() -> None:
@@ -129,19 +131,38 @@ def _job(name: str) -> float:
     return time.perf_counter() - start
 
 
-def warm(processes: int | None = None) -> dict[str, float]:
+def warm(
+    processes: int | None = None,
+    jobs: Collection[str] | None = None,
+    on_job: Callable[[str, float], object] = lambda name, seconds: None,
+) -> dict[str, float]:
     """Compile every kernel that numba's cache lacks: job -> seconds that it took.
 
     processes  how many run at a time, at least 1; by default one for each core that this process may use
+    jobs       names of :data:`JOBS`; all of them unless given
+    on_job     is called with each job that has ended, and its seconds
 
-    Raises ValueError on fewer than one process, and RuntimeError that names the job when one fails.
+    Raises ValueError on fewer than one process or an unknown job, and RuntimeError that names the job when one fails.
     """
+    jobs = list(JOBS) if jobs is None else jobs
+    for name in jobs:
+        if name not in JOBS:
+            raise ValueError(f"job = {name!r}: allowed are {', '.join(JOBS)}")
     if processes is None:
         processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if processes < 1:
         raise ValueError(f"processes = {processes}: must be at least 1")
-    with ThreadPoolExecutor(processes) as pool:
-        return dict(zip(JOBS, pool.map(_job, JOBS), strict=True))
+    found = {}
+    pool = ThreadPoolExecutor(processes)
+    try:
+        running = {pool.submit(_job, name): name for name in JOBS if name in jobs}
+        for each in as_completed(running):
+            found[running[each]] = each.result()
+            on_job(running[each], found[running[each]])
+    finally:
+        # After a failure or Ctrl-C no further job begins.
+        pool.shutdown(cancel_futures=True)
+    return {name: found[name] for name in JOBS if name in found}
 
 
 if __name__ == "__main__":

@@ -3,27 +3,29 @@
 One of our own backends runs the whole model, layers included. Of any other module the model takes ``block_scores``,
 ``select`` and ``attend``, as far as it has them, and the rest from the CPU backend. So a kernel is held to whole texts
 before there is an engine around it.
+
+The engine, the model and the CPU kernels are imported where they are used: together they take a second, and a list of
+cases needs none of them.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine, Request
-from qsa.engine.load import BACKENDS, load_model
 from qsa.golden.families import text
-from qsa.kernels import cpu
-from qsa.model import ExactModel, FloatModel
-from qsa.model.generate import Text
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
 from ..contract.domain import check_heads
+
+if TYPE_CHECKING:
+    from qsa.engine import Engine, Request
+    from qsa.model.generate import Text
 
 CAPACITY = (16 << 10) + 1024 + 8
 """Cells of a slot: the longest prompt, the longest answer, a window."""
@@ -37,6 +39,10 @@ def model(backend: Backend) -> Any:
 
 @lru_cache(maxsize=2)
 def _model(backend: Backend) -> Any:
+    from qsa.engine.load import BACKENDS, load_model
+    from qsa.kernels import cpu
+    from qsa.model import ExactModel, FloatModel
+
     own = {operations: name for name, operations in BACKENDS.items()}
     if backend.name in own:
         return load_model(text.checked_folder(), own[backend.name], backend.arithmetic)
@@ -86,13 +92,15 @@ def _operation(backend: Backend, name: str) -> Callable[..., Any]:
 
 
 @lru_cache(maxsize=2)
-def _engine(backend: Backend, slots: int) -> Engine:
+def _engine(backend: Backend, slots: int) -> "Engine":
     """An Engine of the golden model whose slots hold any of the seven computations. It is kept, so that captured
     programs are replayed and a slot's next text follows another one."""
+    from qsa.engine import Engine
+
     return Engine(_model(backend), slots=slots, capacity=CAPACITY)
 
 
-def check_windows(request: Request) -> None:
+def check_windows(request: "Request") -> None:
     """Raises the error that ended ``request``, or that made a window of it run again row by row: the text is right
     then, but no window made it."""
     for error in (request.error, request.window_error):
@@ -100,9 +108,11 @@ def check_windows(request: Request) -> None:
             raise error
 
 
-def text_of(engine: Engine, request: Request) -> Text:
+def text_of(engine: "Engine", request: "Request") -> "Text":
     """The :class:`Text` of a request that ``engine`` has ended and whose slot no other request has taken. Raises what
     any of its windows raised."""
+    from qsa.model.generate import Text
+
     check_windows(request)
     assert request.slot is not None
     # The logits of the last token depend on all that the slot holds.
@@ -112,7 +122,7 @@ def text_of(engine: Engine, request: Request) -> Text:
 
 def texts(
     backend: Backend, wanted: list[dict[str, Any]], spec: int = 1, tokens: int | None = None, **options: Any
-) -> tuple[list[Text], list[Request]]:
+) -> "tuple[list[Text], list[Request]]":
     """(texts, requests): for every one of ``wanted`` (arguments of ``qsa.model.generate.generate`` behind the
     model) its :class:`Text`, all of them in one batch, and the engine's finished Request.
 
@@ -121,6 +131,8 @@ def texts(
 
     Raises what any window raised.
     """
+    from qsa.engine import Drafting
+
     counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
     running = _engine(backend, len(wanted))
     drafting = Drafting(spec=spec, **options) if spec > 1 else None

@@ -6,17 +6,18 @@
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qsa.engine import Slot
-from qsa.engine.graph_runner import make_runner
 from qsa.golden.families import text
 
 from ..backend import Backend
 from ..compare.comparison import Comparison, verdict
 from . import golden_model
+
+if TYPE_CHECKING:
+    from qsa.engine import Slot
 
 LENGTHS = (4096, 16384)
 DEPTHS = (10, 50, 90)
@@ -34,9 +35,17 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield {"op": "find", "context": context, "depth": depth}
 
 
+def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The shorter text, at its middle."""
+    yield {"op": "find", "context": LENGTHS[0], "depth": DEPTHS[1]}
+
+
 @lru_cache(maxsize=1)
-def _read(backend: Backend, context: int) -> tuple[Any, Slot]:
+def _read(backend: Backend, context: int) -> "tuple[Any, Slot]":
     """(runner, slot that has read the haystack of ``context`` tokens)."""
+    from qsa.engine import Slot
+    from qsa.engine.graph_runner import make_runner
+
     model = golden_model.model(backend)
     ids = np.frombuffer(text.haystack(context, DEPTHS)[0], np.uint8).astype(np.int64)
     runner, slot = make_runner(model), Slot(model, context + 2 * CHUNK)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from qsa.engine import teacher_forced
-from qsa.engine.score import log_probabilities
 from qsa.golden.families import text
 from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import override
@@ -23,6 +21,7 @@ from . import golden_model
 
 AGAINST = ("split", "float")
 POSITIONS = 8192
+FIRST_POSITIONS = 1024
 BOUND = 0.005
 REASON = "the proposals' own bound for a change of rounding, in nats"
 
@@ -42,9 +41,16 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield {"op": "score", "set": held_out, "against": against, "positions": POSITIONS}
 
 
+def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """The first positions of one text."""
+    yield {"op": "score", "set": text.HELD_OUT[0], "against": "split", "positions": FIRST_POSITIONS}
+
+
 @lru_cache(maxsize=4)
 def _logits(backend: Backend, held_out: str, positions: int, split: bool) -> np.ndarray:
     """Logits float32 [positions, vocab] of the rows of a held-out text."""
+    from qsa.engine import teacher_forced
+
     model = golden_model.model(backend)
     ids = text.held_out(held_out)[: positions + 1]
     with override(split_attn=split):
@@ -71,6 +77,8 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 def difference(name: str, standing: np.ndarray, changed: np.ndarray, next_ids: np.ndarray) -> Comparison:
     """The comparison of two models' logits float32 [n, vocab] on the tokens ``next_ids`` [n] of the text."""
+    from qsa.engine.score import log_probabilities
+
     a, b = log_probabilities(standing), log_probabilities(changed)
     rows = np.arange(len(next_ids))
     gain = a[rows, next_ids] - b[rows, next_ids]

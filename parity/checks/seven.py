@@ -8,7 +8,7 @@ many of the seven stay equal is reported.
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qsa.golden.canonical import block_digests, digest
 from qsa.golden.families import text
@@ -17,11 +17,13 @@ from qsa.golden.record import GoldenError
 from qsa.golden.store import Store
 from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import VARIABLES, override
-from qsa.model.generate import Text
 
 from ..backend import Backend
 from ..compare.comparison import Comparison, verdict
 from . import golden_model
+
+if TYPE_CHECKING:
+    from qsa.model.generate import Text
 
 KERNELS = tuple(name for name in VARIABLES if name != "arithmetic")
 """The switches that choose kernels."""
@@ -66,6 +68,16 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield _text(name, 4, switch, text.PART)
 
 
+def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """An answer of each prompt whole, and the shortest long prompt; in the float arithmetic part of an answer."""
+    if arithmetic == "float":
+        yield {"op": "split", "computation": "math-greedy", "tokens": text.PART}
+        return
+    yield _text("math-greedy", 4, "none", WHOLE)
+    yield _text("code-greedy", 4, "none", WHOLE)
+    yield _text("prompt-2k", 1, "none", WHOLE)
+
+
 def more_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
     """Every computation whole, at every window size, under every switch, and in a batch: more than half an hour on two
     cores."""
@@ -102,7 +114,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     return comparisons
 
 
-def _compare(name: str, found: Text, tokens: int) -> Comparison:
+def _compare(name: str, found: "Text", tokens: int) -> Comparison:
     """A text and the logits behind it against the record of the computation ``name``: all of it, or the first
     ``tokens``, each by its own hash; a missing token is wrong."""
     golden = name_of("text", {"computation": name})

@@ -5,19 +5,20 @@ is always right or always wrong changes only the speed.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine
-from qsa.engine.draft import Proposal
 from qsa.golden.families import text
 from qsa.kernels.ops import WINDOW_ROWS
-from qsa.model.generate import Text
 
 from ..backend import Backend
 from ..compare.comparison import Comparison, equal, verdict
 from . import golden_model
+
+if TYPE_CHECKING:
+    from qsa.engine.draft import Proposal
+    from qsa.model.generate import Text
 
 COMPUTATIONS = ("math-sampled", "code-greedy")
 ROWS = (1, 2, 4, WINDOW_ROWS)
@@ -58,7 +59,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     return comparisons
 
 
-def _same(name: str, expected: Text, found: Text) -> Iterator[Comparison]:
+def _same(name: str, expected: "Text", found: "Text") -> Iterator[Comparison]:
     """Equality of two texts, and of the logits behind them."""
     reason = "a window's rows are the rows decoded one by one"
     yield equal(f"{name}: tokens", expected.tokens, found.tokens, ("token",), reason)
@@ -103,8 +104,10 @@ class Scripted:
     def on_commit(self, committed: Any) -> None:
         """Does nothing: the drafter has no state."""
 
-    def propose(self, requests: list[Any]) -> list[Proposal]:
+    def propose(self, requests: list[Any]) -> "list[Proposal]":
         """The next tokens of every request, right or wrong as the kind has it."""
+        from qsa.engine.draft import Proposal
+
         proposals = []
         for each in requests:
             done = len(each.request.sequence) - self.prompt
@@ -118,8 +121,10 @@ class Scripted:
         return proposals
 
 
-def _drafter(backend: Backend, recipe: dict[str, Any], given: dict[str, Any], alone: Text) -> list[Comparison]:
+def _drafter(backend: Backend, recipe: dict[str, Any], given: dict[str, Any], alone: "Text") -> list[Comparison]:
     """The text with a scripted drafter against ``alone``, the text without drafts."""
+    from qsa.engine import Drafting, Engine
+
     model, count = golden_model.model(backend), recipe["tokens"]
     kind, prompt = recipe["drafter"], len(given["ids"])
     drafter = Scripted(alone.tokens, prompt, kind, model.config.vocab_size)

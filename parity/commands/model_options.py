@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from qsa.golden.families import text
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
 
 from ..environment import default_backend, facts
+from ..progress import shown
+from ..running.compiling import compile_missing
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +69,11 @@ def load(arguments: argparse.Namespace) -> tuple[Any, Any, str]:
         raise ValueError(f"--model = {str(folder)!r}: there is no such folder")
     if backend == "cuda" and default_backend(found) == "cpu":
         raise ValueError(f"--backend = 'cuda': no device: {found['gpu'].removeprefix('none: ')}")
+    if backend == "cpu":
+        try:
+            compile_missing(f"qsa {arguments.command}")
+        except RuntimeError as error:
+            raise ValueError(str(error)) from error
     with warnings.catch_warnings(record=True, action="always", category=UserWarning) as found_warnings:
         model = load_model(folder, backend, arguments.arithmetic, arguments.rule)
     for warning in found_warnings:
@@ -143,11 +148,12 @@ def encode(vocabulary: Any, data: bytes, model: Any, what: str, least: int = 1) 
 
 @contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A bar on standard error while it is a terminal; yields a function that takes the count of what is done."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    """Shows the work on standard error as ``qsa.parity.progress`` does; yields a function that takes the count of what
+    is done."""
+    with shown(f"{description}, {total} tokens") as work:
+        work.total = total
+
+        def show(done: int) -> None:
+            work.done = done
+
+        yield show

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from qsa.golden import files
+from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import ARITHMETICS, switches
 
 from .. import report, shrink, suite
@@ -17,11 +18,15 @@ from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
 from ..isolation import RemoteKernel
 from ..isolation.remote import SECONDS
+from ..readable import html, markdown
+from ..running import compiling, filters, runs, watch
+from ..running.interruption import CODES
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
 
 exit status: 0 when at least one case passed and none failed; 1 when a case failed, or when none passed because
-everything was unsupported; 2 on bad arguments.
+everything was unsupported; 2 on bad arguments; 130 after Ctrl-C and 143 after SIGTERM, with a report of what was
+finished.
 
 your own kernel: --backend takes file.py, a module, module:attribute, or an entry point of the group qsa.backends.
 Define any of these functions; every one is optional, and what is missing, refused or not declared is unsupported:
@@ -31,11 +36,9 @@ Define any of these functions; every one is optional, and what is missing, refus
 A module without a declaration is an ordinary float32 kernel of the real geometry. `declaration = {{...}}` in it says
 more: docs/contract.md."""
 
-WIDTH = 110
-"""Columns of the table where standard output is no terminal."""
-
-PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-"""A case string is printed as it is: no markup, no colours, not broken over lines."""
+MODULE_HELP = (
+    "parity modules to run whole (default: those on operations whole, and of the modules on texts the first cases)"
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -46,7 +49,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="parity modules to run (default: all of them)")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=MODULE_HELP)
     parser.add_argument(
         "--backend",
         metavar="NAME",
@@ -62,15 +65,36 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         metavar="|".join(ARITHMETICS),
         help="default: the first that the backend declares; of our own QSA_ARITHMETIC, else exact",
     )
-    parser.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
-    parser.add_argument("--shrunk", metavar="FILE", help="run the call that qsa shrink wrote to this file alone")
+    choice = parser.add_argument_group("cases: values of one option are alternatives, all options must fit")
+    choice.add_argument(
+        "--op", action="append", default=[], metavar="NAME", help="of this operation: attend, select, …"
+    )
+    choice.add_argument("--format", action="append", default=[], metavar="NAME", help="of this K/V format: int8, …")
+    choice.add_argument(
+        "--where", action="append", default=[], metavar="KEY=VALUE", help="with this parameter of the case string"
+    )
+    choice.add_argument("--case", action="append", metavar="STRING", help="run this case alone; may be repeated")
+    choice.add_argument("--shrunk", metavar="FILE", help="run the call that qsa shrink wrote to this file alone")
+    choice.add_argument("--list", action="store_true", help="print the case strings and run nothing")
+    choice.add_argument(
+        "--resume", metavar="FILE.json", help="take the results of this report, and run only the cases that it lacks"
+    )
+    parser.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
+    parser.add_argument("--slowest", type=int, default=0, metavar="N", help="list the N slowest cases at the end")
+    parser.add_argument(
+        "--watch", action="store_true", help="run again whenever a source file changes (extra `watch`); Ctrl-C ends it"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the report as JUnit XML; - is standard output")
+    parser.add_argument("--markdown", metavar="FILE", help="write a table in Markdown; - is standard output")
+    parser.add_argument("--html", metavar="FILE", help="write one HTML file for a browser (extra `report`)")
     parser.add_argument(
         "--bench", action="store_true", help="with verify-batch on cuda: then time it, every kernel switch off and on"
     )
-    parser.add_argument(
-        "--full", action="store_true", help="also the cases that take half an hour and more on two cores"
+    choice.add_argument(
+        "--full",
+        action="store_true",
+        help="all cases, of the modules named or of all: on two cores half an hour and more",
     )
     parser.add_argument(
         "--timeout", type=float, default=SECONDS, metavar="S", help=f"seconds that one call may take ({SECONDS:.0f})"
@@ -80,7 +104,6 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="call the backend in the judge's own process, for a debugger: a crash then ends the run",
     )
-    parser.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     parser.set_defaults(run=run)
     return parser
 
@@ -89,6 +112,9 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
     """The cases that the options choose. Raises ValueError on options that do not go together."""
     if arguments.bench and "verify-batch" not in arguments.modules:
         raise ValueError("--bench: goes with the module verify-batch")
+    wanted = filters.wanted(arguments.op, arguments.format, arguments.where)
+    if wanted and (arguments.case or arguments.shrunk):
+        raise ValueError("--op, --format, --where: not together with --case or --shrunk")
     if arguments.shrunk and (arguments.modules or arguments.case):
         raise ValueError(f"--shrunk = {arguments.shrunk!r}: not together with MODULE or --case")
     if arguments.shrunk:
@@ -97,25 +123,49 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
     if arguments.case:
         return [suite.parse(text) for text in arguments.case]
-    return suite.collect(arguments.modules or list(suite.MODULES), backend.arithmetic, arguments.full, backend)
+    return filters.chosen(suite.collect(arguments.modules, backend.arithmetic, arguments.full, backend), wanted)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError on bad arguments."""
-    if arguments.arithmetic not in (None, *ARITHMETICS):
-        raise ValueError(f"--arithmetic = {arguments.arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
+    if arguments.watch:
+        return watch.run(arguments.argv, arguments.backend)
+    _check(arguments)
     # A kernel under development lies in the folder where the command is typed.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     found = facts()
-    backend = _backend(arguments, _name(arguments, found))
+    name = _name(arguments, found)
+    # The switch table times our own kernels in this process, on its device. Else the backend is imported in its own
+    # process, and the modules meanwhile in this one.
+    kernel = None if arguments.in_process or arguments.bench else RemoteKernel(name, arguments.timeout, wait=False)
+    for module in arguments.modules:
+        suite.MODULES.get(module)
+    if kernel is not None:
+        kernel.wait()
+    backend = _backend(arguments, name, kernel)
     cases = _chosen(arguments, backend)
     if arguments.list:
         for case in cases:
             print(case.text)
         return 0
-    with report.report_writer(arguments.json, arguments.junit) as write:
+    with report.report_writer(arguments.json, arguments.junit, arguments.markdown, arguments.html) as write:
         return _parity(arguments, backend, found, cases, write)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raises ValueError on a value that is not allowed."""
+    if arguments.arithmetic not in (None, *ARITHMETICS):
+        raise ValueError(f"--arithmetic = {arguments.arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
+    if not arguments.timeout > 0:
+        raise ValueError(f"--timeout = {arguments.timeout:g}: must be a number of seconds above 0")
+    if arguments.slowest < 0:
+        raise ValueError(f"--slowest = {arguments.slowest}: must be at least 0")
+    for module in arguments.modules:
+        if module not in suite.MODULES:
+            raise ValueError(f"module = {module!r}: allowed are {', '.join(suite.MODULES)}")
+    if arguments.html is not None:
+        html.check_installed()
 
 
 def _name(arguments: argparse.Namespace, found: dict[str, Any]) -> str:
@@ -130,14 +180,10 @@ def _name(arguments: argparse.Namespace, found: dict[str, Any]) -> str:
     return solution
 
 
-def _backend(arguments: argparse.Namespace, name: str) -> Backend:
-    """The backend, in a process of its own unless asked otherwise, in the arithmetic asked for; else in that of
-    QSA_ARITHMETIC where the backend declares it, else in the first that it declares."""
-    if not arguments.timeout > 0:
-        raise ValueError(f"--timeout = {arguments.timeout:g}: must be a number of seconds above 0")
-    # The switch table times our own kernels in this process, on its device.
-    here = arguments.in_process or arguments.bench
-    backend = Backend(name, arguments.arithmetic, None if here else RemoteKernel(name, arguments.timeout))
+def _backend(arguments: argparse.Namespace, name: str, kernel: RemoteKernel | None) -> Backend:
+    """The backend in the arithmetic asked for; else in that of QSA_ARITHMETIC where the backend declares it, else in
+    the first that it declares."""
+    backend = Backend(name, arguments.arithmetic, kernel)
     if arguments.arithmetic is None and switches().arithmetic in backend.declaration.arithmetics:
         return backend.in_arithmetic(switches().arithmetic)
     return backend
@@ -152,74 +198,81 @@ def _parity(
 ) -> int:
     """Run ``cases``, print their results and hand the reports to ``write``; returns the exit code."""
     environment = {"backend": backend.name, "arithmetic": backend.arithmetic, **found}
-    console = _console()
+    written = [arguments.json, arguments.html, arguments.markdown, arguments.resume]
+    if any(path is not None for path in written):
+        environment["sources"] = runs.sources_hash(backend.name)
+    earlier = {} if arguments.resume is None else runs.earlier(arguments.resume, environment)
+    console = runs.console()
     text = f"qsa parity: backend {backend.name}, {backend.arithmetic} arithmetic; {headline(environment)}"
-    console.print(text, **PLAIN)
-    try:
-        tally = _run(cases, backend, console, verbose=bool(arguments.case or arguments.shrunk))
-    except KeyboardInterrupt:
-        print("qsa parity: interrupted: no report was written", file=sys.stderr)
-        return 130
-    console.print(report.table(tally, (*suite.MODULES, "shrunk")))
-    if arguments.json:
-        write(arguments.json, report.json_text(report.as_json(tally, environment)))
-    if arguments.junit:
-        write(arguments.junit, report.as_junit(tally, environment, backend))
-    _conclude(tally, console)
+    console.print(text, **runs.PLAIN)
+    if earlier:
+        again = sum(case.text not in earlier for case in cases)
+        console.print(f"qsa parity: {again} of {len(cases)} cases are not in {arguments.resume}", **runs.PLAIN)
+    environment |= _compile(backend, [case for case in cases if case.text not in earlier])
+    options = runs.Options(bool(arguments.case or arguments.shrunk), arguments.exitfirst, arguments.slowest)
+    if arguments.json not in (None, files.STDOUT) and files.is_replaced(arguments.json):
+        options.save = lambda tally: write(arguments.json, report.json_text(report.as_json(tally, environment)))
+        # In one process with the backend the run ends where the backend crashes.
+        options.save_every = 0 if arguments.in_process else options.save_every
+    tally = runs.Run(backend, console, options, earlier)(cases)
+    if tally.results or not tally.interrupted:
+        console.print(report.table(tally, (*suite.MODULES, "shrunk")))
+        _write(arguments, tally, environment, backend, write)
+    for line in runs.conclusion(tally, arguments.slowest):
+        console.print(line, **runs.PLAIN)
+    if tally.interrupted in CODES:
+        print(f"qsa parity: interrupted by {tally.interrupted}", file=sys.stderr)
+        return CODES[tally.interrupted]
     if arguments.bench:
         _bench(backend, tally, console)
     return tally.exit_code
 
 
+def _compile(backend: Backend, cases: list[suite.Case]) -> dict[str, Any]:
+    """Compile the CPU kernels that the cases call, where they are not; ``seconds`` for the report where it took some.
+    A kernel that cannot be compiled is told, and fails its cases."""
+    on_texts = [case for case in cases if case.module not in suite.ON_OPERATIONS]
+    # A text takes from the CPU backend what another one has not.
+    needing = cases if backend.name == "cpu" else [] if backend.name in BACKENDS else on_texts
+    if not needing:
+        return {}
+    try:
+        seconds = compiling.compile_missing("qsa parity", compiling.jobs_of(needing, backend.arithmetic))
+    except RuntimeError as error:
+        print(f"qsa parity: {error}", file=sys.stderr)
+        return {}
+    return {"seconds": {"compiling kernels": round(seconds, 1)}} if seconds else {}
+
+
+def _write(
+    arguments: argparse.Namespace,
+    tally: suite.Tally,
+    environment: dict[str, Any],
+    backend: Backend,
+    write: Callable[[str, str], None],
+) -> None:
+    """Write the reports that the options ask for."""
+    made = report.make(tally, environment)
+    if arguments.json:
+        write(arguments.json, report.json_text(report.as_json(tally, environment)))
+    if arguments.junit:
+        write(arguments.junit, report.as_junit(tally, environment, backend))
+    if arguments.markdown:
+        write(arguments.markdown, markdown.of(made, "qsa parity"))
+    if arguments.html:
+        write(arguments.html, html.of(made, "qsa parity", lambda text: suite.command(text, backend)))
+
+
 def _bench(backend: Backend, tally: suite.Tally, console: Console) -> None:
     """Print the table of ``parity/bench/switches.py``, or why there is none."""
     if backend.name != "cuda":
-        console.print(f"bench: unsupported: backend {backend.name} has no timers of a device", **PLAIN)
+        console.print(f"bench: unsupported: backend {backend.name} has no timers of a device", **runs.PLAIN)
     elif tally.exit_code:
-        console.print("bench: not timed: the results are wrong", **PLAIN)
+        console.print("bench: not timed: the results are wrong", **runs.PLAIN)
     else:
         # Imported here: it needs CuPy.
         from ..bench import switch_table
         from ..bench import switches as switches_bench
 
         for line in switch_table.lines(switches_bench.table()):
-            console.print(line, **PLAIN)
-
-
-def _console() -> Console:
-    terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if terminal else WIDTH, force_terminal=terminal)
-
-
-def _run(cases: list[suite.Case], backend: Backend, console: Console, verbose: bool) -> suite.Tally:
-    """Run ``cases``: with a line for each, or on a terminal with a bar."""
-    if not console.is_terminal:
-        return suite.run(cases, backend, lambda result: _print(result, backend, console, verbose, every=True))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("parity", total=len(cases))
-
-        def on_result(result: suite.Result) -> None:
-            _print(result, backend, console, verbose, every=verbose)
-            progress.update(task, advance=1, description=result.case.module)
-
-        return suite.run(cases, backend, on_result)
-
-
-def _print(result: suite.Result, backend: Backend, console: Console, verbose: bool, every: bool) -> None:
-    """Print a result: ``every`` one, or only one that did not pass, as on a terminal, where a bar counts them."""
-    if every or result.status != "passed":
-        console.print(f"{result.status:12}{result.case.text}  {result.seconds:.2f} s", **PLAIN)
-        for line in result.lines(backend, verbose):
-            console.print(line, **PLAIN)
-
-
-def _conclude(tally: suite.Tally, console: Console) -> None:
-    """Print the counts, and the reasons of what is unsupported."""
-    failed, passed, unsupported = (tally.count(status) for status in ("failed", "passed", "unsupported"))
-    console.print(f"{passed} passed, {failed} failed, {unsupported} unsupported", **PLAIN)
-    reasons = {result.reason for result in tally.results if result.status == "unsupported"}
-    for reason in sorted(reasons):
-        console.print(f"  unsupported: {reason}", **PLAIN)
-    if not passed and not failed:
-        console.print("nothing passed: a run that held nothing together is not a success (exit 1)", **PLAIN)
+            console.print(line, **runs.PLAIN)

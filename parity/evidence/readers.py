@@ -30,14 +30,17 @@ def _counts(entries: Iterable[tuple[str, str, str]]) -> Reading:
 
 
 def read_parity(path: Path, finished: process.Finished) -> Reading:
-    """A report of ``qsa parity --json``."""
-    cases = json.loads(path.read_text())["cases"]
+    """A report of ``qsa parity --json``; one of an interrupted run is a failure of its own."""
+    found = json.loads(path.read_text())
+    cases = found["cases"]
     entries = []
     for case in cases:
         detail = case["detail"]
         bad = [f"{found['name']}: {found['measure']}" for found in detail["comparisons"] if not found["passed"]]
         entries.append((case["case"], case["status"], process.impersonal(detail["reason"] or "; ".join(bad))))
     status, reason, results = _counts(entries)
+    if "interrupted" in found:
+        status, reason = "failed", f"interrupted by {found['interrupted']}: {finished.reason}"
     measured = [case["share"] for case in cases if case["share"] is not None]
     return status, reason, {**results, "worst_share": max(measured, default=None)}
 

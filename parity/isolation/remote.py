@@ -48,15 +48,19 @@ class BackendDiedError(RuntimeError):
 class RemoteKernel:
     """The functions of one backend in a process of its own; the same calls as ``contract.kernel.Kernel``.
 
-    ``seconds`` limits one call. Raises ValueError when the backend cannot be loaded, with the reason.
+    ``seconds`` limits one call. The backend is imported while the judge goes on, where ``wait`` is False: then
+    :meth:`wait` comes before anything else. Raises ValueError when the backend cannot be loaded, with the reason.
     """
 
-    def __init__(self, name: str, seconds: float = SECONDS) -> None:
+    def __init__(self, name: str, seconds: float = SECONDS, wait: bool = True) -> None:
         self.name, self.seconds = name, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._start()
+        if wait:
+            self.wait()
 
     def _start(self) -> None:
+        """Starts the child, which imports the backend."""
         ours, theirs = socket.socketpair()
         self._errors: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         # The current folder can be imported from, as in the judge's process.
@@ -74,6 +78,9 @@ class RemoteKernel:
         )
         theirs.close()
         self._channel = ours
+
+    def wait(self) -> None:
+        """Waits until the child has imported the backend. Raises ValueError when it cannot be loaded."""
         try:
             header, _ = self._answer("loading", START_SECONDS)
         except BackendDiedError as error:
@@ -119,6 +126,7 @@ class RemoteKernel:
         TypeError that the backend raised."""
         if self._process is None:
             self._start()
+            self.wait()
         given = Given(name, {key: value for key, value in arguments.items() if not _own(value)})
         message = (name, arguments, keywords, gives, guarded, asdict(switches()))
         head, memory = place(list(message))

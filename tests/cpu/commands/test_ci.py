@@ -1,12 +1,14 @@
 """What ``.ci/run`` runs and does with evidence, in a checkout of our own whose lint, tests and gate are stand-ins."""
 
 import copy
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -138,3 +140,14 @@ def test_the_second_environment_runs_every_test_that_needs_the_wheels(checkout):
     named = [ROOT / word for word in said.split() if word.startswith("tests/")]
     run = {path for name in named for path in (name.rglob("test_*.py") if name.is_dir() else [name])}
     assert len(needed) == 8 and needed == run
+
+
+def test_reasons_of_skipped_tests_are_counted():
+    """Known-faults-2 N8: 150 lines of one reason."""
+    spec = importlib.util.spec_from_file_location("tests_conftest", ROOT / "tests" / "conftest.py")
+    conftest = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(conftest)
+    reports = [SimpleNamespace(longrepr=("f.py", n, reason)) for n, reason in enumerate(["Skipped: no GPU"] * 3 + [""])]
+    lines = []
+    conftest.pytest_terminal_summary(SimpleNamespace(stats={"skipped": reports}, write_line=lines.append))
+    assert lines == ["skipped 3: no GPU", "skipped 1: no reason given"]

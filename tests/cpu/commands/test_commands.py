@@ -20,6 +20,7 @@ from qsa.engine.runner import Runner
 from qsa.golden import GoldenError
 from qsa.golden.families import text as golden_text
 from qsa.parity.commands import model_options
+from qsa.parity.running import compiling
 from support.command_models import PROMPT, make, make_undrafted, run
 from support.exact_models import SMALL_CONFIG
 from support.interruptible import started
@@ -30,6 +31,12 @@ GOLDEN_MODEL = golden_text.MODEL
 
 PATIENCE = 300
 """Seconds that a process of its own may take: it compiles the kernels where no cache holds them."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """The kernels are compiled before any text: where they are not the commands say so on standard error."""
+    compiling.compile_missing("tests")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +89,22 @@ def test_generate_streams_the_engines_text_and_says_how_it_went(capsys, folder, 
     assert lines["rounds"].startswith(f"{one.rounds} of ") and f"{one.tokens_per_round:.2f} tokens" in lines["rounds"]
     assert lines["drafts"].startswith(f"{one.drafted}, {100 * one.acceptance:.1f} % accepted, {one.rollbacks} rounds")
     assert one.drafted > 20
+
+
+def test_compilation_is_told_apart_and_is_in_no_figure(capsys, folder, monkeypatch):
+    """Known-faults-2 N6: 38 silent seconds, booked as "prompt 17 tokens, 0.4 tokens/s"."""
+    asked = []
+
+    def compile_missing(command):
+        asked.append(command)
+        print("compiling", file=sys.stderr)
+
+    monkeypatch.setattr(model_options, "compile_missing", compile_missing)
+    given = ("--model", folder, "--prompt", PROMPT, "--max-tokens", 2)
+    _, _, err = run(capsys, "generate", "--backend", "cpu", *given)
+    assert asked == ["qsa generate"] and err.startswith("compiling\nprompt")
+    run(capsys, "generate", "--backend", "reference", *given)
+    assert len(asked) == 1
 
 
 def test_no_window_backend_page_or_chunk_changes_the_text(capsys, folder, undrafted):
@@ -378,4 +401,4 @@ def test_a_terminal_gets_no_control_characters_of_a_models(silent, tmp_path):
 def test_progress_of_a_prompt_on_a_terminal(silent, tmp_path):
     asked = ("generate", "--model", silent, "--backend", "cpu", "--prompt", "a" * 90, "--chunk", 30, "--max-tokens", 1)
     seen = on_a_terminal(asked, tmp_path, "stderr")
-    assert "prompt" in seen and "/90" in seen and seen.rstrip().endswith("end     stop")
+    assert "prompt, 90 tokens" in seen and seen.rstrip().endswith("end     stop")

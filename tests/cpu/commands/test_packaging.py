@@ -24,12 +24,25 @@ sys.exit(qsa.parity.cli.main(["golden", "check", {golden!r}]))
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def built(tmp_path_factory):
+    """(wheel, what the build printed)."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-v", "--no-deps", "--no-build-isolation", "-w", folder, ROOT]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
     (made,) = folder.glob("*.whl")
-    return made
+    return made, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(built):
+    return built[0]
+
+
+def test_the_build_warns_of_nothing(built):
+    """Known-faults-2 N7: 80 lines "Package would be ignored" in a newcomer's first minute."""
+    printed = built[1]
+    assert "running bdist_wheel" in printed
+    assert "would be ignored" not in printed and "Warning" not in printed
 
 
 def test_wheel_holds_every_package_and_golden(wheel):
@@ -39,6 +52,8 @@ def test_wheel_holds_every_package_and_golden(wheel):
         assert {f"qsa/{name}" for name in sources} <= names
         assert f"qsa/{folder}/py.typed" in names
     records = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden/records").glob("*.json")}
+    # What reports in HTML are made of.
+    assert {f"qsa/parity/readable/{name}" for name in ("page.html", "style.css", "script.js")} <= names
     assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
     assert "qsa/parity/ports/c_kernel.c" in names
     assert not any(name.startswith(("tests/", "reference/")) for name in names)

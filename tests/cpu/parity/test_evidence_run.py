@@ -150,6 +150,10 @@ def test_reports_become_counts(tmp_path):
     # pytest that was interrupted is not a run whose tests passed.
     path.write_text("<testsuites><testsuite><testcase name='a'/></testsuite></testsuites>")
     assert readers.read_tests(path, process.Finished(2, "stopped", 1.0))[0] == "failed"
+    # A run that was cut off has said nothing of the cases behind its end.
+    path.write_text(json.dumps({"cases": cases[:1], "interrupted": "a crash"}))
+    status, reason, _ = readers.read_parity(path, ended)
+    assert status == "failed" and reason.startswith("interrupted by a crash: ")
 
 
 def test_records_hold_no_folders_of_the_machine():

@@ -393,7 +393,7 @@ def test_an_interrupted_run_reports_what_is_finished(capsys, monkeypatch, tmp_pa
     assert cli.main(["gate", "--json", str(path)]) == 130
     report = json.loads(path.read_text())
     assert (report["passed"], report["failed"], asked) == (1, 1, [])
-    assert report["cases"][1]["detail"]["reason"] == "interrupted before its end"
+    assert report["cases"][1]["detail"]["reason"] == "interrupted before its end" and report["interrupted"] == "Ctrl-C"
     assert "interrupted" in capsys.readouterr().err
 
 
