@@ -16,12 +16,12 @@ def parser() -> argparse.ArgumentParser:
     """The parser of all verbs. A verb sets the default ``run``: arguments -> exit code, ValueError on bad ones."""
     # Imported here: it takes a second, in which Ctrl-C shall be one line too.
     from . import environment
-    from .commands import backend, cases, evidence, gate, generate, golden, parity, report, score, shrink
+    from .commands import backend, cases, evidence, gate, generate, golden, parity, prove, report, score, shrink
 
     top = argparse.ArgumentParser(prog="qsa", description="QSA kernels held to the truth.")
     top.add_argument("--version", action="version", version=f"qsa-parity {_version()}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    verbs = (parity, shrink, backend, cases, golden, gate, evidence, report, generate, score, environment)
+    verbs = (parity, prove, shrink, backend, cases, golden, gate, evidence, report, generate, score, environment)
     for verb in verbs:
         verb.add_parser(subparsers)
     return top

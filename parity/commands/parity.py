@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from qsa.kernels.switches import ARITHMETICS, switches
 
-from .. import report, shrink, suite
+from .. import report, shrink, suite, wrong_outputs
 from ..backend import Backend
 from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
@@ -73,6 +74,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--full", action="store_true", help="also the cases that take half an hour and more on two cores"
     )
     parser.add_argument(
+        "--quick", action="store_true", help="of each kind of case the smallest: seconds instead of minutes"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="make every call N times; the bytes must be the same (1)"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="then run the cases of operations with seeds that nobody knew before; they are printed, for --case",
+    )
+    parser.add_argument(
         "--timeout", type=float, default=SECONDS, metavar="S", help=f"seconds that one call may take ({SECONDS:.0f})"
     )
     parser.add_argument(
@@ -95,9 +107,12 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
         return [suite.Case("shrunk", arguments.shrunk, {}, shrink.load(arguments.shrunk))]
     if arguments.case and arguments.modules:
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
+    if arguments.repeats < 1:
+        raise ValueError(f"--repeats = {arguments.repeats}: must be at least 1")
     if arguments.case:
         return [suite.parse(text) for text in arguments.case]
-    return suite.collect(arguments.modules or list(suite.MODULES), backend.arithmetic, arguments.full, backend)
+    cases = suite.collect(arguments.modules or list(suite.MODULES), backend.arithmetic, arguments.full, backend)
+    return wrong_outputs.sample(cases) if arguments.quick else cases
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -156,7 +171,9 @@ def _parity(
     text = f"qsa parity: backend {backend.name}, {backend.arithmetic} arithmetic; {headline(environment)}"
     console.print(text, **PLAIN)
     try:
-        tally = _run(cases, backend, console, verbose=bool(arguments.case or arguments.shrunk))
+        tally = _run(cases, backend, console, bool(arguments.case or arguments.shrunk), arguments.repeats)
+        if arguments.fresh:
+            _fresh(tally, cases, backend, console, arguments.repeats)
     except KeyboardInterrupt:
         print("qsa parity: interrupted: no report was written", file=sys.stderr)
         return 130
@@ -169,6 +186,20 @@ def _parity(
     if arguments.bench:
         _bench(backend, tally, console)
     return tally.exit_code
+
+
+def _fresh(tally: suite.Tally, cases: list[suite.Case], backend: Backend, console: Console, repeats: int) -> None:
+    """Run the cases of operations again with new seeds and add the results to ``tally``. A failure whose public case
+    passed says so."""
+    public = {result.case.text: result.status for result in tally.results}
+    pairs = [(case, one) for case in cases for one in suite.fresh([case])]
+    console.print(f"{len(pairs)} cases with seeds that nobody knew before", **PLAIN)
+    for case, one in pairs:
+        result = suite.run_case(one, backend, repeats)
+        if result.status == "failed" and public[case.text] == "passed":
+            result = replace(result, reason="\n".join(filter(None, (suite.MEMORISED, result.reason))))
+        tally.results.append(result)
+        _print(result, backend, console, verbose=False, every=not console.is_terminal)
 
 
 def _bench(backend: Backend, tally: suite.Tally, console: Console) -> None:
@@ -191,10 +222,10 @@ def _console() -> Console:
     return Console(file=sys.stdout, width=None if terminal else WIDTH, force_terminal=terminal)
 
 
-def _run(cases: list[suite.Case], backend: Backend, console: Console, verbose: bool) -> suite.Tally:
+def _run(cases: list[suite.Case], backend: Backend, console: Console, verbose: bool, repeats: int = 1) -> suite.Tally:
     """Run ``cases``: with a line for each, or on a terminal with a bar."""
     if not console.is_terminal:
-        return suite.run(cases, backend, lambda result: _print(result, backend, console, verbose, every=True))
+        return suite.run(cases, backend, lambda result: _print(result, backend, console, verbose, every=True), repeats)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("parity", total=len(cases))
@@ -203,7 +234,7 @@ def _run(cases: list[suite.Case], backend: Backend, console: Console, verbose: b
             _print(result, backend, console, verbose, every=verbose)
             progress.update(task, advance=1, description=result.case.module)
 
-        return suite.run(cases, backend, on_result)
+        return suite.run(cases, backend, on_result, repeats)
 
 
 def _print(result: suite.Result, backend: Backend, console: Console, verbose: bool, every: bool) -> None:
