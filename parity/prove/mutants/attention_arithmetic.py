@@ -21,6 +21,9 @@ from .changes import but, each_kv, with_side
 _exact = importlib.import_module("qsa.reference.exact.attend")
 
 EXTREMES = "D: extremes of the fixed-point query and of the weights"
+"""A weight never reaches 2^31: its V scale has 11 bits, so r * mu is 2 - 2^-10 at most. A mass that is one less is none
+in the float32 of their sum, and a subnormal query changes no weight: such mutants would be right kernels."""
+
 Hook = Callable[..., Any]
 
 
@@ -92,18 +95,10 @@ _stage("the lowest limb of the query dropped", "limbs", query=_bits(14, np.trunc
 _stage("a query of 21 bits", "fixed point", query=_bits(21))
 _stage("the query cut, not rounded", "rounding by truncation", query=_bits(22, np.floor))
 _stage("a query of 2^22 held at 2^22 - 1", EXTREMES, query=_saturated)
-_stage("subnormal queries are 0", "flush to zero", query=lambda q: np.where(np.abs(q) < 2.0**-126, np.float32(0), q))
-_stage("a mass of 2^31 held at 2^31 - 1", EXTREMES, mass=lambda p, *rest: np.minimum(p, 2**31 - 1))
 _stage(
     "a mass of 2^31 wraps to its sign",
     EXTREMES,
     mass=lambda p, *rest: p.astype(np.uint32).astype(np.int32).astype(np.int64),
-)
-_stage("a weight of 2^31 held at 2^31 - 1", EXTREMES, weights=lambda w, *rest: np.minimum(w, 2**31 - 1))
-_stage(
-    "a weight of 2^31 wraps to its sign",
-    EXTREMES,
-    weights=lambda w, *rest: w.astype(np.uint32).astype(np.int32).astype(np.int64),
 )
 _stage("weights of 24 bits", "limbs", weights=lambda w, *rest: w & ~0xFF)
 _stage("the highest limb of the weights dropped", "limbs", weights=lambda w, *rest: w & 0xFFFFFF)
