@@ -48,7 +48,8 @@ def _now_and_then(operation: str, calls: int, repeats: int) -> None:
     def wrong(right: Right, a: Any) -> Any:
         out = right(a)
         if counted(a) % calls == calls - 1:
-            out = np.roll(out, 1, axis=1)
+            # Ids are a set in the float arithmetic: another order would be right there.
+            out[:, 0] = out[:, 1]
         return out
 
 

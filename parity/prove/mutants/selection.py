@@ -209,7 +209,7 @@ for _rows in ROWS:
     _at_rows(_rows)
 
 
-@mutant("select", "an unused row selects cell 0", "D: unused rows")
+@mutant("select", "an unused row selects cell 0", "D: unused rows", EXACT)
 def _unused(right: Right, a: Any) -> Any:
     out = right(a)
     out[a.steps[:, 0] < 0, 0] = 0
