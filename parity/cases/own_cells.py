@@ -17,9 +17,12 @@ class OwnCells:
         self.k = self.v = np.zeros((0, REAL.n_head_kv, REAL.head_dim), np.float32)
 
     def append(self, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> None:
-        """Add cells: k, v [n, kv heads, dim] float32 at ``positions`` [n]."""
-        self.positions = np.concatenate([self.positions, positions])
-        self.k, self.v = (np.concatenate([old, rounded(new, self.kind)]) for old, new in ((self.k, k), (self.v, v)))
+        """Add cells: k, v [n, kv heads, dim] float32 at ``positions`` [n]; a cell that is there is written over."""
+        kept = ~np.isin(self.positions, positions)
+        self.positions = np.concatenate([self.positions[kept], positions])
+        self.k, self.v = (
+            np.concatenate([old[kept], rounded(new, self.kind)]) for old, new in ((self.k, k), (self.v, v))
+        )
 
     def read(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(K, V) float32 [n, kv heads, dim] at ``positions``."""

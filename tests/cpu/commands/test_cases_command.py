@@ -115,7 +115,8 @@ BOTH = pytest.mark.parametrize("made", ["exact", "float"], indirect=True)
 @BOTH
 def test_a_new_backend_has_every_function_of_the_contract(made):
     """With the contract's names and optional arguments, annotated and described."""
-    for name, function in FUNCTIONS.items():
+    # attend_stages helps to find a fault; a skeleton of it would be taken for an answer.
+    for name, function in ((name, function) for name, function in FUNCTIONS.items() if name != "attend_stages"):
         found = inspect.signature(getattr(made, name))
         given = {p.name: p.default is not p.empty for p in found.parameters.values() if p.kind is not p.KEYWORD_ONLY}
         assert given == function.parameters

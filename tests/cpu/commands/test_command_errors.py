@@ -106,10 +106,12 @@ def test_generate_says_on_one_line_what_cannot_be(capsys, folder, monkeypatch, a
     monkeypatch.setattr(memory, "host_bytes", lambda: 2**34)
     code, out, err = run(capsys, "generate", "--model", folder, "--backend", "cpu", *arguments)
     assert (code, out) == (2, "") and message in err
-    last = err.splitlines()[-1]
-    assert last.startswith("qsa generate: error: ") and message in last
+    # Kernels that no one has used yet are compiled first, and that is said.
+    told = ("qsa generate: compiling kernels", "qsa generate: kernels compiled")
+    lines = [line for line in err.splitlines() if not line.startswith(told)]
+    assert lines[-1].startswith("qsa generate: error: ") and message in lines[-1]
     # argparse says its usage first; everything else is one line.
-    assert err.count("\n") == 1 or err.startswith("usage: ")
+    assert len(lines) == 1 or lines[0].startswith("usage: ")
 
 
 def test_tensors_that_the_index_does_not_name_are_told(capsys, folder, tmp_path):
