@@ -215,6 +215,9 @@ def _values(k: np.ndarray, v: np.ndarray, expected: PagedKV, got: PagedKV, first
         here = physical >= 0
         right, read = (read_kv(PagedKV(side, table), cells[here]) for side in (ours, theirs))
         for side, x in (("k", k), ("v", v)):
+            if not here.any():
+                # No page is resident: only the host's copy has cells.
+                continue
             name = f"{side} of the {pool}"
             found.append(storage.stored_values(name, side, x[here], right, read, expected.pool.format))
             for part in ("codes", "scale"):

@@ -436,3 +436,9 @@ def test_the_signatures_are_those_of_the_protocols():
         options = [option for option in FUNCTIONS[name].options if option in names]
         assert [each for each in given if each != "slots"] + options == names, name
     assert set(FUNCTIONS) - set(written) == {"append_kv", "append_index"}
+
+
+@pytest.mark.parametrize("missing", ["page=512,order=identity,missing=first", "page=4,order=identity,missing=all"])
+def test_an_append_without_a_resident_page_is_held_in_float_by_the_host_s_copy(missing):
+    result = run(f"pages:op=append_kv,format=int8,{missing},rows=21,seed=3", Backend("cpu", "float"))
+    assert result.status == "passed", result
