@@ -55,8 +55,7 @@ def test_torch_topk_takes_nan_first(first):
 
 @pytest.mark.torch
 def test_the_published_indexer_leaves_out_another_of_513_equal_blocks():
-    import torch
-
+    torch = pytest.importorskip("torch")
     port = ports.port("transformers_qsa:EagerFloat32").module
     cells = 513 * 4
     rope, steps = torch.from_numpy(Index(514, np.ones(128)).rope), torch.from_numpy(step_records([cells - 1]))

@@ -35,7 +35,7 @@ def simulated_layers():
         return (cpu if wide else SimpleNamespace(layers=simulated)).layers.load_linear(weight)
 
     def linear(x, weight):
-        return (simulated if hasattr(weight, "outputs") else cpu.layers).linear(x, weight)
+        return (cpu.layers if isinstance(weight, cpu.LoadedLinear) else simulated).linear(x, weight)
 
     names = {name: getattr(simulated, name) for name in simulated.__all__}
     return SimpleNamespace(**names | {"load_linear": load_linear, "linear": linear})

@@ -247,6 +247,7 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_a_bad_solution_is_named(tmp_path, kind, capsys):
+    pytest.importorskip("torch")
     change, text = BAD[kind]
     assert judge(changed(solution_file(tmp_path), change), ()) == 2
     assert text in capsys.readouterr().err
