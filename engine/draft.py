@@ -68,7 +68,7 @@ class Drafter(Protocol):
 
     def propose(self, requests: list[DraftRequest]) -> list[Proposal]:
         """A :class:`Proposal` for each request, of at most ``max_drafts`` tokens."""
-        raise NotImplementedError
+        ...
 
 
 class LayerDrafter:

@@ -3,6 +3,8 @@
 Exact: the bytes of ``reference.append_kv``. One warp takes one vector of head_dim values, a run of consecutive dims per
 lane, so that groups, the rotation and the packing of nibbles are shuffles. Which page a row goes to is read on the
 device, from the step record and the page table, so a captured graph follows both.
+
+One file: an operation has the same name and path in truth, CPU and CUDA, and its kernel is used by nothing else.
 """
 
 from collections.abc import Iterator, Sequence

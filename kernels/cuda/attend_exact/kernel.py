@@ -13,6 +13,8 @@ split:
 The blocks of a row exchange through the scratch (exchange_scratch.py) or, on sm_90, as a cluster
 (exchange_cluster.py). K and V are read once, straight into registers. While scores and weighted values are
 computed, no warp waits for another, which hides the loads.
+
+One file: it holds one kernel, whose parts are in the files above already.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The command line ``qsa``: exit codes, case strings, reports, and what an interrupted run leaves."""
+"""The command line ``qsa``: exit codes, case strings, reports, and what an interrupted run leaves.
+
+One file: all its tests run the command in the folder of a foreign kernel that is made at the top.
+"""
 
 import json
 import os

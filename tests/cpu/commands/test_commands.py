@@ -1,4 +1,7 @@
-"""``qsa generate``: the engine's text and figures, Ctrl-C, pipes and terminals."""
+"""``qsa generate``: the engine's text and figures, Ctrl-C, pipes and terminals.
+
+One file: all its tests share the model folders that are made at the top.
+"""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""Place and cause of wrong attention: every cause is named for a kernel that has it, exact and float."""
+"""Place and cause of wrong attention: every cause is named for a kernel that has it, exact and float.
+
+One file: both tables of mistakes are made of the same small kernels, and their causes are counted together.
+"""
 
 import copy
 import sys

@@ -4,7 +4,6 @@ Row by row: narrow number types in and out, own storage, fused calls, the gate i
 raw keys in fp16, other bytes of equal values, a fixed shape.
 """
 
-import sys
 import types
 
 import numpy as np
@@ -12,9 +11,9 @@ import pytest
 
 from qsa.kernels import cpu
 from qsa.parity import suite
-from qsa.parity.backend import Backend
 from qsa.parity.checks import attend_inputs as data
 from support.float_kernel import FloatKernel
+from support.judged import backend_of, failed, passed, run
 from support.peer_kernels import STORAGES, Flush, Fused, HalfKeys, Narrow, Stored, Strict
 
 ATTEND = "accuracy:op=attend,format=own,scores=ordinary,context=500,rows=2,tail=2,seed=1"
@@ -30,33 +29,7 @@ ABSENT = "pages:op=attend,format=int8,page=4,order=shuffled,missing=middle,conte
 KV_PAGES = "pages:op=append_kv,format={},page=4,order=reversed,missing=last,rows=21,seed=3"
 
 
-@pytest.fixture
-def backend_of(monkeypatch):
-    """A function that makes the Backend of an object."""
-
-    def make(kernel, arithmetic=None):
-        module = types.ModuleType("peer")
-        module.kernel = kernel
-        monkeypatch.setitem(sys.modules, "peer", module)
-        return Backend("peer:kernel", arithmetic)
-
-    return make
-
-
-def run(text, backend):
-    return suite.run_case(suite.parse(text), backend)
-
-
-def passed(text, backend):
-    result = run(text, backend)
-    assert result.status == "passed", "\n".join(result.lines(backend))
-    return result
-
-
-def failed(text, backend, word):
-    result = run(text, backend)
-    report = "\n".join(result.lines(backend))
-    assert result.status == "failed" and word in report, report
+__all__ = ["backend_of"]  # a fixture is used by its name
 
 
 # bf16 and fp16 in and out

@@ -1,4 +1,7 @@
-"""Reading the published configuration: what is accepted, and what every refusal says."""
+"""Reading the published configuration: what is accepted, and what every refusal says.
+
+One file: most of it are tables of fields and messages, which are read beside one another.
+"""
 
 import dataclasses
 import json
