@@ -9,6 +9,7 @@ PARITY ?=
 GATE ?=
 BASE ?=
 GOLDEN ?=
+PROVE ?=
 WORKERS ?= auto
 LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py
 
@@ -16,11 +17,11 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python test
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
-.PHONY: help parity parity-full warm test cuda golden gate timing gpu evidence bench lint clean
+.PHONY: help parity parity-full prove warm test cuda golden gate timing gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
-parity parity-full test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
+parity parity-full prove test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ parity-full: $(STAMP)  ## the same with every case: on two cores half an hour an
 
 warm: $(STAMP)  ## compile the CPU kernels ahead, in parallel processes
 	@$(BIN)/qsa warm
+
+prove: $(STAMP)  ## put wrong kernels under the suite, every one must be caught; report in build/prove; PROVE=--sample is short
+	@$(BIN)/qsa prove $(PROVE) --json build/prove/report.json
 
 test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/qsa env

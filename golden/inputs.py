@@ -10,6 +10,8 @@ of its name; it is the upper half of Philox's counter and the seed is the key, s
 ``items`` is a count n (items 0 to n - 1) or an array [n] of item numbers, not negative, in any order.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import xxhash
 
@@ -35,6 +37,23 @@ def item_words(seed: int, name: str, items: int | np.ndarray, size: int) -> np.n
     numbers = np.arange(int(items), dtype=np.int64) if np.ndim(items) == 0 else np.asarray(items).reshape(-1)
     if numbers.size and numbers.min() < 0:
         raise ValueError(f"item = {numbers.min()}: must not be negative")
+    if numbers.size * size > KEPT_WORDS:
+        return _words(seed, name, numbers, size)
+    return _kept_words(seed, name, numbers.astype(np.int64).tobytes(), size)
+
+
+KEPT_WORDS = 1 << 18
+"""Words up to which a result is kept: a case is made again for every kernel under it."""
+
+
+@lru_cache(maxsize=96)
+def _kept_words(seed: int, name: str, numbers: bytes, size: int) -> np.ndarray:
+    words = _words(seed, name, np.frombuffer(numbers, np.int64), size)
+    words.flags.writeable = False
+    return words
+
+
+def _words(seed: int, name: str, numbers: np.ndarray, size: int) -> np.ndarray:
     each = -(-size // 4)
     index = numbers[:, None] * each + np.arange(each)
     return blocks(seed, stream_number(name), index.reshape(-1)).reshape(numbers.size, 4 * each)[:, :size]

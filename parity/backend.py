@@ -19,6 +19,7 @@ from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
+from .compare.remembered import digest
 from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, own_storage, rounded
 from .contract.domain import check_heads, check_ids, check_pools, check_rule, check_steps, check_values
 from .contract.ids import to_blocks, to_cells
@@ -48,6 +49,7 @@ class Backend:
         if arithmetic is not None and arithmetic not in ARITHMETICS:
             raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
         self.name = name
+        self.results: list[str] | None = None
         self.kernel = kernel or _in_process(name)
         self.declaration = self.kernel.declaration
         known = self.declaration.arithmetics
@@ -90,7 +92,10 @@ class Backend:
     ) -> Any:
         """The result of one call, as :meth:`Kernel.run` has it."""
         self.require(name)
-        return self.kernel.run(name, arguments, keywords or {}, gives, guarded)
+        result = self.kernel.run(name, arguments, keywords or {}, gives, guarded)
+        if self.results is not None and gives != "own":
+            self.results.append(digest(name, result))
+        return result
 
     def require(self, name: str) -> None:
         """Raises UnsupportedError where the backend has no function ``name``."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 VERBS = {
     "parity": "commands.parity",
+    "prove": "commands.prove",
     "shrink": "commands.shrink",
     "backend": "commands.backend",
     "cases": "commands.cases",

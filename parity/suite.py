@@ -13,11 +13,13 @@ run goes on.
 """
 
 import importlib
+import secrets
 import shlex
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,7 +31,7 @@ from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
 from .backend import Backend, UnsupportedError
-from .compare.comparison import Comparison, finite
+from .compare.comparison import Comparison, finite, verdict
 
 ON_OPERATIONS = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
 """Modules whose cases call operations; those of the others are whole texts."""
@@ -54,6 +56,9 @@ class _Modules(Mapping[str, ModuleType]):
 
 MODULES: Mapping[str, ModuleType] = _Modules()
 """Name -> parity module, in the order in which they run. A case string has _ where a name has -."""
+
+OPERATION_MODULES = ("accuracy", "selection", "split", "pages")
+"""Modules of single operations; their truth is made anew from the seed in the case string."""
 
 STATUSES = ("passed", "failed", "unsupported")
 
@@ -202,15 +207,15 @@ def parse(text: str) -> Case:
     return Case(name, text, recipe)
 
 
-def run_case(case: Case, backend: Backend) -> Result:
-    """The :class:`Result` of ``case`` on ``backend``."""
+def run_case(case: Case, backend: Backend, repeats: int = 1) -> Result:
+    """The :class:`Result` of ``case`` on ``backend``. With ``repeats`` above 1 all its calls are made that often; every
+    time is judged, and where the arithmetic is exact or the backend declares the invariance ``repeat``, every time
+    gives the bytes of the first."""
     started = time.perf_counter()
     try:
         # NumPy's own policy, whatever a backend has set: the judge's arithmetic must not depend on it.
         with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
-            check = MODULES[case.module].check if case.problem is None else None
-            found = case.problem.check(backend) if check is None else check(backend, case.recipe)
-            comparisons = tuple(found)
+            comparisons = _checked(case, backend, repeats)
     except UnsupportedError as unsupported:
         return Result(case, "unsupported", time.perf_counter() - started, reason=str(unsupported))
     except Exception as error:
@@ -218,6 +223,42 @@ def run_case(case: Case, backend: Backend) -> Result:
     passed = bool(comparisons) and all(comparison.passed for comparison in comparisons)
     reason = "" if comparisons else "nothing was compared"
     return Result(case, "passed" if passed else "failed", time.perf_counter() - started, comparisons, reason)
+
+
+def _checked(case: Case, backend: Backend, repeats: int) -> tuple[Comparison, ...]:
+    """The comparisons of a case made ``repeats`` times; of the later times those that failed."""
+
+    def check() -> Iterable[Comparison]:
+        if case.problem is not None:
+            return case.problem.check(backend)
+        return MODULES[case.module].check(backend, case.recipe)
+
+    if repeats == 1:
+        return tuple(check())
+    same = backend.arithmetic == "exact" or "repeat" in backend.declaration.invariance
+    first: list[str] = []
+    found: list[Comparison] = []
+    try:
+        for number in range(1, repeats + 1):
+            backend.results = []
+            for comparison in check():
+                if number == 1:
+                    found.append(comparison)
+                elif not comparison.passed:
+                    found.append(replace(comparison, name=f"{comparison.name}, time {number}"))
+            first = first or backend.results
+            differ = sum(a != b for a, b in zip_longest(first, backend.results)) if same else 0
+            if differ:
+                text = f"time {number} gives other bytes than the first"
+                found.append(verdict(text, differ, 0, REPEAT, size=len(first), bad=differ))
+            if not all(comparison.passed for comparison in found):
+                break
+    finally:
+        backend.results = None
+    return tuple(found)
+
+
+REPEAT = "the same calls have the same bytes: the arithmetic is exact, or the invariance repeat is declared"
 
 
 def _describe(error: Exception) -> str:
@@ -240,11 +281,30 @@ def _is_printable(c: str) -> bool:
     return not control and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff"
 
 
-def run(cases: Iterable[Case], backend: Backend, on_result: Callable[[Result], object] = lambda result: None) -> Tally:
-    """Run ``cases`` in order; ``on_result`` is called with every result. Returns the :class:`Tally`."""
+MEMORISED = "memorised: the case with its public seed passed, and with a seed that nobody knew before it fails"
+
+
+def fresh(cases: Iterable[Case]) -> list[Case]:
+    """``cases`` of operations whose recipes have a seed, with seeds that nobody knew before. Goldens and texts have no
+    other seed than their own."""
+    found = []
+    for each in cases:
+        if "seed" in each.recipe and each.module in OPERATION_MODULES:
+            found.append(Case.of(each.module, {**each.recipe, "seed": secrets.randbelow(2**62)}))
+    return found
+
+
+def run(
+    cases: Iterable[Case],
+    backend: Backend,
+    on_result: Callable[[Result], object] = lambda result: None,
+    repeats: int = 1,
+) -> Tally:
+    """Run ``cases`` in order, each ``repeats`` times; ``on_result`` is called with every result. Returns the
+    :class:`Tally`."""
     tally = Tally()
     for each in cases:
-        result = run_case(each, backend)
+        result = run_case(each, backend, repeats)
         tally.results.append(result)
         on_result(result)
     return tally

@@ -1,9 +1,10 @@
 """Whether the cases can fail: every one is run with outputs that are wrong on purpose, and none of them may pass.
 
-The outputs are a backend's own, changed in one of three ways (:data:`KINDS`). A case is left out of a kind when the
-change left every output as it was, as with an output that is all zeros and right.
+The outputs are a backend's own, changed in one of three ways; or the backend writes to an input (:data:`KINDS`). A
+case is left out of a kind when the change left every output as it was, as with an output that is all zeros and right.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -13,12 +14,15 @@ from qsa.reference.index import Index
 
 from . import suite
 from .backend import Backend
+from .compare.input_changes import ChangedInputError
+from .contract import Kernel
 
 MODULES = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
 """Modules whose cases are about operations, not about texts."""
 
-KINDS = ("zero", "scaled", "permuted")
-"""Zeros; everything times 1.02; heads in another order (of scores the blocks, of ids the cells, of keys the dims)."""
+KINDS = ("zero", "scaled", "permuted", "input")
+"""Zeros; everything times 1.02; heads in another order (of scores the blocks, of ids the cells, of keys the dims); the
+first number of the first input of every call moved by one unit in the last place."""
 
 FACTOR = np.float32(1.02)
 
@@ -27,12 +31,20 @@ class WrongBackend(Backend):
     """The backend ``name`` with every output changed in the way ``kind``. ``changed``: whether a byte of any output has
     changed since it was last set to False."""
 
-    def __init__(self, name: str, arithmetic: str, kind: str) -> None:
-        super().__init__(name, arithmetic)
+    def __init__(self, name: str, arithmetic: str, kind: str, kernel: Any = None) -> None:
+        super().__init__(name, arithmetic, kernel)
         self.kind, self.changed = kind, False
+        if kind == "input":
+            self.kernel = Kernel(_Writing(self), self.kernel.declaration)
+
+    # Results that modules keep by backend are this one's own: two wrong ones of a name differ.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def _altered(self, right: np.ndarray, axis: int) -> np.ndarray:
         """``right`` changed; the axis that is permuted is ``axis``."""
+        if self.kind == "input":
+            return right
         if self.kind == "zero":
             wrong = np.zeros_like(right)
         elif self.kind == "scaled":
@@ -83,6 +95,36 @@ class WrongBackend(Backend):
         return index
 
 
+class _Writing:
+    """The functions of a backend's module, each of which writes to its first argument after the call."""
+
+    def __init__(self, backend: WrongBackend) -> None:
+        self._backend, self._module = backend, backend.module
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if name not in ("attend", "block_scores", "select", "append_kv", "append_index"):
+            return found
+
+        @functools.wraps(found)
+        def write(*arguments: Any, **keywords: Any) -> Any:
+            result = found(*arguments, **keywords)
+            given = arguments[0]
+            if given.size:
+                owner = given if given.base is None or not isinstance(given.base, np.ndarray) else given.base
+                try:
+                    owner.flags.writeable = given.flags.writeable = True
+                except ValueError:
+                    # A view of memory that nobody can write to.
+                    return result
+                first = given[(0,) * given.ndim]
+                given[(0,) * given.ndim] = 0 if np.isnan(first) else np.nextafter(first, np.float32(9))
+                self._backend.changed = True
+            return result
+
+        return write
+
+
 def sample(cases: Iterable[suite.Case]) -> list[suite.Case]:
     """Some of ``cases``: for each module, operation, format, schedule, pass and kind of scores the case of the least
     context."""
@@ -96,26 +138,44 @@ def sample(cases: Iterable[suite.Case]) -> list[suite.Case]:
     return [case for _, case in least.values()]
 
 
+OnResult = Callable[[suite.Case, str, str], object]
+"""Gets every case, kind and status; the status is ``unchanged`` where no byte of an output or input changed."""
+
+
+def passing(
+    cases: Iterable[suite.Case], right: Backend, on_result: OnResult = lambda case, kind, status: None
+) -> list[tuple[str, str]]:
+    """[(case string, kind)] of the ``cases`` that pass with changed outputs of the backend ``right``, or with a changed
+    input, and of those that fail without a comparison, which proves nothing.
+
+    Every kind runs one case before the next case begins, so its truth is made once. Over all cases of :data:`MODULES`
+    this takes minutes; the tests take :func:`sample` of them.
+    """
+    backends = [WrongBackend(right.name, right.arithmetic, kind, right.kernel) for kind in KINDS]
+    found = []
+    for case in cases:
+        for backend in backends:
+            backend.changed = False
+            result = suite.run_case(case, backend)
+            status = result.status if backend.changed or result.status != "passed" else "unchanged"
+            if status == "passed" or (status == "failed" and not _proven(result, backend.kind)):
+                found.append((case.text, backend.kind))
+            on_result(case, backend.kind, status)
+    return found
+
+
+def _proven(result: suite.Result, kind: str) -> bool:
+    """Whether a failure comes of what was changed: of a comparison, or of the comparison of the inputs."""
+    if kind == "input":
+        return result.reason.startswith(ChangedInputError.__name__)
+    return bool(result.comparisons)
+
+
 def survivors(
     cases: Iterable[suite.Case],
     name: str,
     arithmetic: str,
-    on_result: Callable[[suite.Case, str, str], object] = lambda case, kind, status: None,
+    on_result: OnResult = lambda case, kind, status: None,
 ) -> list[tuple[str, str]]:
-    """[(case string, kind)] of the ``cases`` that pass with changed outputs of the backend ``name``, and of those that
-    fail without a comparison, which proves nothing. ``on_result`` gets every case, kind and status; the status is
-    ``unchanged`` where no byte of an output changed.
-
-    Over all cases of :data:`MODULES` this takes minutes; the tests take :func:`sample` of them.
-    """
-    found = []
-    for kind in KINDS:
-        backend = WrongBackend(name, arithmetic, kind)
-        for case in cases:
-            backend.changed = False
-            result = suite.run_case(case, backend)
-            status = result.status if backend.changed or result.status != "passed" else "unchanged"
-            if status == "passed" or (status == "failed" and not result.comparisons):
-                found.append((case.text, kind))
-            on_result(case, kind, status)
-    return found
+    """:func:`passing` of the backend ``name`` in one arithmetic."""
+    return passing(cases, Backend(name, arithmetic), on_result)

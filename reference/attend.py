@@ -22,8 +22,9 @@ def softmax_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float 
     if not len(k):
         return np.zeros((n_head, dim))
     grouped = q.reshape(k.shape[1], -1, dim)
-    scores = np.einsum("gjd,ngd->gjn", grouped, k, optimize=True) * (dim**-0.5 if scale is None else scale)
+    # A query that is not finite makes NaN of its head.
     with np.errstate(invalid="ignore"):
+        scores = np.einsum("gjd,ngd->gjn", grouped, k, optimize=True) * (dim**-0.5 if scale is None else scale)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     out = np.einsum("gjn,ngd->gjd", weights, v, optimize=True) / weights.sum(axis=-1, keepdims=True)
     return out.reshape(n_head, dim)

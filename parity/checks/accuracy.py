@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
-from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, RULES
 
@@ -19,8 +18,9 @@ from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal, error, most, relative_error, verdict
 from ..compare.localise import explain
 from ..contract import OwnKV
+from . import append_cover, fused, index_operations, real_inputs, score_cover, storage
 from . import attend_inputs as data
-from . import fused, index_operations, real_inputs, storage
+from .attention_cover import CORNERS, corner
 
 OPERATIONS = {
     "attend": {
@@ -35,6 +35,9 @@ OPERATIONS = {
     "append_kv": {"format": (*data.FORMATS, data.OWN), "rows": range(1, 65), "seed": data.SEEDS},
     "append_index": {"context": range(1, 2**16 + 1), "seed": data.SEEDS},
     "block_scores": {"context": range(2**20 + 1), "rows": data.ROWS, "tail": data.TAILS, "seed": data.SEEDS},
+    "kv_cycle": append_cover.KV_CYCLE,
+    "index_cycle": append_cover.INDEX_CYCLE,
+    "score_cover": score_cover.SCORE_COVER,
     "score_corners": {"rows": data.ROWS, "seed": data.SEEDS},
     "gated": {
         "format": (*data.FORMATS, data.OWN),
@@ -79,6 +82,8 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
     for context, rows, tail in ((0, 1, 3), (1024, 1, 0), (16384, 4, 2), (65536, 8, 1)):
         yield dict(op="block_scores", context=context, rows=rows, tail=tail, seed=6)
     yield dict(op="score_corners", rows=3, seed=10)
+    yield from score_cover.cases(backend)
+    yield from append_cover.cases(arithmetic, backend)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -96,7 +101,7 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         return [kernel]
     found = [kernel, _total(original, expected, got, bound)]
     if backend.arithmetic == "exact":
-        right = exact_attend(w.q, w.kv, w.ids, w.steps)
+        right = data.exact_attend(w.q, w.kv, w.ids, w.steps)
         same = equal("attend: bytes", right, got)
         if not (kernel.passed and same.passed):
             found[0] = kernel.noted(*explain(backend, w, right, got))
@@ -112,21 +117,6 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     return found
 
 
-CORNERS = ("zero", "subnormal", "huge", "large", "tiny", "nan", "inf", "sparse", "ordinary")
-"""Kinds of query, a head each in turn. ``huge`` takes nearly every score beyond the limits of 2^24; ``large`` spreads
-them around it: another limit makes equals of other cells."""
-
-
-def _corner(kind: str, q: np.ndarray) -> np.ndarray:
-    """``q`` [head_dim] float32 as one of :data:`CORNERS`."""
-    if kind in ("nan", "inf"):
-        return np.where(np.arange(len(q)) == 77, np.float32(kind), q)
-    if kind == "sparse":
-        return np.where(np.arange(len(q)) % 61 == 3, q, np.float32(0))
-    power = {"zero": -300, "subnormal": -141, "huge": 100, "large": 23, "tiny": -110, "ordinary": 0}[kind]
-    return np.ldexp(q.astype(np.float64), power).astype(np.float32)
-
-
 def _corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Queries and scales that ordinary inputs do not have, 77 cells, a -1 among the ids, held to the exact bytes."""
     if backend.arithmetic != "exact":
@@ -136,7 +126,7 @@ def _corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     q, ids = w.q.copy(), w.ids.copy()
     for row in range(rows):
         for head in range(REAL.n_head):
-            q[row, head] = _corner(CORNERS[(row + head) % len(CORNERS)], q[row, head])
+            q[row, head] = corner(CORNERS[(row + head) % len(CORNERS)], q[row, head], backend.arithmetic)
         ids[row, 5 * row] = -1
     for name, side in (("k", w.kv.pool.k), ("v", w.kv.pool.v)):
         size = side.scale.shape
@@ -148,7 +138,7 @@ def _corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             side.scale[drawn == 1] = np.float16(-0.0)
         if name == "v":
             side.scale[..., -1] = 0
-    right = exact_attend(q, w.kv, ids, w.steps)
+    right = data.exact_attend(q, w.kv, ids, w.steps)
     got = backend.attend(q, w.kv, ids, w.steps)
     nan = np.isnan(right)
     bits = right.view(np.uint32)[nan], np.ascontiguousarray(got, np.float32).view(np.uint32)[nan]
@@ -178,6 +168,9 @@ _CHECKS: dict[str, Callable[[Backend, dict[str, Any]], list[Comparison]]] = {
     "append_kv": storage.append_kv,
     "append_index": index_operations.append_index,
     "block_scores": index_operations.block_scores,
+    "kv_cycle": append_cover.kv_cycle,
+    "index_cycle": append_cover.index_cycle,
+    "score_cover": score_cover.check,
     "score_corners": index_operations.score_corners,
     "gated": fused.gated,
     "sparse_attention": fused.sparse_attention,

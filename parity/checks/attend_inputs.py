@@ -14,6 +14,7 @@ import numpy as np
 from qsa.golden import inputs
 from qsa.golden.families.attend import ODD, selection
 from qsa.kernels.ops import WINDOW_ROWS
+from qsa.reference import exact as reference_exact
 from qsa.reference.attend import attend, softmax_attention
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
@@ -24,6 +25,7 @@ from ..compare.budget import budget, row_head_map, split_block_map
 from ..compare.ceiling import REASON, exact_ceiling
 from ..compare.comparison import Comparison, error, most, relative_error, verdict
 from ..compare.localise import explain
+from ..compare.remembered import remembered
 from ..compare.twin import attention_bound, paged
 from ..contract import Types
 from . import real_inputs
@@ -139,7 +141,7 @@ def poisoned_kv(
         limit = {"int8": 127, "q4_0": 0xFF}.get(side.coding, np.nan)
         side.codes[:] = limit
         side.scale[:] = np.nan
-        codes, scale = encode(x[here], side.coding)
+        codes, scale = _encode(x[here], side.coding)
         side.codes[physical[here], :, at[here]] = codes
         side.scale[physical[here], :, at[here]] = scale
     return kv
@@ -184,15 +186,33 @@ def queries(rows: int, seed: int, scores: str = "ordinary") -> np.ndarray:
 
 def truth(w: AttendArguments) -> np.ndarray:
     """float64 attention [rows, n_head, head_dim] on the values that the pool holds: quantised K and V."""
-    return attend(w.q, paged(w.kv), w.ids, w.steps)
+    return _float64(w.q, paged(w.kv), w.ids, w.steps)
+
+
+def exact_truth(w: AttendArguments) -> np.ndarray:
+    """float32 attention [rows, n_head, head_dim] of the exact arithmetic."""
+    return exact_attend(w.q, w.kv, w.ids, w.steps)
+
+
+_encode = remembered(encode)
+_float64 = remembered(attend)
+exact_attend = remembered(reference_exact.attend)
+"""The exact arithmetic, made once for the same arguments."""
 
 
 def original_truth(w: AttendInputs) -> np.ndarray:
     """float64 attention [rows, n_head, head_dim] on K and V before quantisation."""
-    out = np.empty(w.q.shape)
-    for row, width in enumerate(w.steps[:, 3].tolist()):
-        at = np.searchsorted(w.cells, w.ids[row, :width])
-        out[row] = softmax_attention(w.q[row], w.k[at], w.v[at])
+    return _original(w.q, w.ids, w.steps, w.cells, w.k, w.v)
+
+
+@remembered
+def _original(
+    q: np.ndarray, ids: np.ndarray, steps: np.ndarray, cells: np.ndarray, k: np.ndarray, v: np.ndarray
+) -> np.ndarray:
+    out = np.empty(q.shape)
+    for row, width in enumerate(steps[:, 3].tolist()):
+        at = np.searchsorted(cells, ids[row, :width])
+        out[row] = softmax_attention(q[row], k[at], v[at])
     return out
 
 

@@ -154,10 +154,11 @@ def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         seen = np.arange(got.shape[1]) <= steps[:, 2:3]
         right = exact.block_scores(q, filled, steps)
         return [equal("block_scores: corners", np.where(seen, right, 0), np.where(seen, got, 0), ("row", "block"))]
-    return [_corner_row(backend, q[row], filled, int(steps[row, 2]), got[row], row) for row in range(rows)]
+    return [corner_row(backend, q[row], filled, int(steps[row, 2]), got[row], row) for row in range(rows)]
 
 
-def _corner_row(backend: Backend, q: np.ndarray, index: Index, n_bid: int, got: np.ndarray, row: int) -> Comparison:
+def corner_row(backend: Backend, q: np.ndarray, index: Index, n_bid: int, got: np.ndarray, row: int) -> Comparison:
+    """The scores of the blocks of one row whose keys may be NaN or infinite."""
     keys = index.pooled[:n_bid]
     with np.errstate(invalid="ignore"):
         dots = keys.astype(np.float64) @ q.astype(np.float64).T

@@ -11,7 +11,6 @@ import numpy as np
 
 from qsa.golden import inputs
 from qsa.reference.append_kv import append_kv
-from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, read_kv
@@ -20,7 +19,7 @@ from ..backend import Backend
 from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
 from . import attend_inputs as data
-from . import storage
+from . import changed_contents, storage
 
 PAGES = (1, 4, 64, 512)
 ORDERS = ("identity", "reversed", "shuffled")
@@ -44,6 +43,8 @@ OPERATIONS = {
         "rows": range(1, 65),
         "seed": data.SEEDS,
     },
+    "again": changed_contents.AGAIN,
+    "far": changed_contents.FAR,
 }
 
 APPENDS = (
@@ -60,7 +61,13 @@ SPARE = 3
 
 
 def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
-    """The recipes of every case, in order; pages of own storage are the backend's own business, other cells are not."""
+    """The recipes of every case, in order; those that change their arguments between calls besides."""
+    yield from _page_cases(arithmetic, backend)
+    yield from changed_contents.cases(arithmetic, backend)
+
+
+def _page_cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
+    """The recipes of pages; pages of own storage are the backend's own business, other cells are not."""
     if backend is not None and backend.own_storage:
         own = dict(op="attend", format=data.OWN, page=4, order="identity", missing="none")
         yield from (own | dict(context=context, tail=2, seed=1) for context in (300, 4092))
@@ -80,8 +87,17 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             yield dict(op="append_kv", format=format, page=page, order=order, missing=missing, rows=21, seed=3)
 
 
+def more_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """Recipes that need gigabytes of memory."""
+    yield from changed_contents.more_cases(arithmetic)
+
+
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
+    if recipe["op"] == "again":
+        return changed_contents.again(backend, recipe)
+    if recipe["op"] == "far":
+        return changed_contents.far(backend, recipe)
     return (_attend if recipe["op"] == "attend" else _append_kv)(backend, recipe)
 
 
@@ -152,7 +168,7 @@ def _attend(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     plain = data.poisoned_kv(recipe["format"], 1, w.cells, w.k, w.v, plain_table)
     got = backend.attend(w.q, w.kv, w.ids, w.steps)
     if backend.arithmetic == "exact":
-        standard = exact_attend(w.q, plain, w.ids, w.steps)
+        standard = data.exact_attend(w.q, plain, w.ids, w.steps)
         same = equal("attend: pages", standard, got, reason="pages are no part of the arithmetic")
         return [same if same.passed else same.noted(*explain(backend, w, standard, got))]
     expected = data.truth(w)

@@ -29,11 +29,12 @@ from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 from ..contract import NUMBER_TYPES, Types
-from . import real_scores
+from . import real_scores, selection_cover
 
 OPERATIONS = {
     "select": family.ALLOWED,
     "unused": family.ALLOWED,
+    "cut": selection_cover.CUT,
     "indexer": {
         "rule": RULES,
         "context": range(2**17 + 1),
@@ -76,12 +77,13 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         for kind, context, rows in (("shared", 8192, 8), ("bin4097", 20480, 2), ("bin16385", 81920, 2)):
             yield dict(op="crowded", rule=rule, scores=kind, context=context, rows=rows, tail=1, seed=8)
         yield dict(op="crowded", rule=rule, scores="bin32768", context=135168, rows=1, tail=2, seed=8)
+    yield from selection_cover.cases(backend)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = {key: value for key, value in recipe.items() if key != "op"}
-    checks = {"select": _select, "crowded": _select, "unused": _unused, "indexer": _indexer}
+    checks = {"select": _select, "crowded": _select, "unused": _unused, "indexer": _indexer, "cut": _cut}
     return checks[recipe["op"]](backend, given)
 
 
@@ -98,6 +100,12 @@ def _unused(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     given["steps"][1::2] = step_records([-1], recipe["rule"])
     got = backend.select(**given)
     return [ids_comparison(backend, "select: unused rows", select(**given), got, given["scores"], given["steps"])]
+
+
+def _cut(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    given = _within(backend, selection_cover.arguments(recipe))
+    got = backend.select(**given, schedule=recipe.get("schedule"))
+    return [ids_comparison(backend, "select: cut", select(**given), got, given["scores"], given["steps"])]
 
 
 def _within(backend: Backend, given: dict[str, Any]) -> dict[str, Any]:

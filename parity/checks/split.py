@@ -13,13 +13,13 @@ import numpy as np
 
 from qsa.golden.case import CaseError
 from qsa.kernels.ops import MAX_SPLITS
-from qsa.reference.exact import attend as exact_attend
 from qsa.reference.formats import EXACT_FORMATS
 
 from ..backend import Backend
 from ..compare.comparison import Comparison, equal, error
 from ..compare.localise import explain
 from . import attend_inputs as data
+from . import attention_cover
 
 SCHEDULES = ("split", "step", "multi")
 
@@ -35,7 +35,9 @@ OPERATIONS = {
         "rows": data.ROWS,
         "tail": data.TAILS,
         "seed": data.SEEDS,
-    }
+    },
+    "cover": attention_cover.COVER,
+    "tiles": attention_cover.TILED,
 }
 
 SLOTS = 3
@@ -51,6 +53,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
                 yield _attend("split", splits, format, context, rows, tail)
             for schedule in ("step", "multi"):
                 yield _attend(schedule, 1, format, context, rows, tail)
+    yield from attention_cover.cases(arithmetic, backend)
     if backend is not None and backend.own_storage:
         return
     # A row for each slot at least.
@@ -65,6 +68,10 @@ def _attend(schedule: str, splits: int, format: str, context: int, rows: int, ta
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
+    if recipe["op"] == "cover":
+        return attention_cover.check_cover(backend, recipe)
+    if recipe["op"] == "tiles":
+        return attention_cover.check_tiles(backend, recipe)
     if recipe["schedule"] == "multi":
         return _multi(backend, recipe)
     if recipe["format"] == MIXED:
@@ -91,7 +98,7 @@ class _Right(NamedTuple):
 def _right(backend: Backend, w: data.AttendInputs) -> _Right:
     """The :class:`_Right` of inputs of attention."""
     if backend.arithmetic == "exact":
-        return _Right(exact_attend(w.q, w.kv, w.ids, w.steps), None, "a schedule cannot change a byte")
+        return _Right(data.exact_attend(w.q, w.kv, w.ids, w.steps), None, "a schedule cannot change a byte")
     expected = data.truth(w)
     return _Right(expected, *data.float_bound(w, expected, backend.declaration.types))
 

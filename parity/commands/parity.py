@@ -12,7 +12,7 @@ from qsa.golden import files
 from qsa.kernels.ops import BACKENDS
 from qsa.kernels.switches import ARITHMETICS, switches
 
-from .. import report, shrink, suite
+from .. import report, shrink, suite, wrong_outputs
 from ..backend import Backend
 from ..contract.operations import help_text
 from ..environment import default_backend, facts, headline
@@ -97,6 +97,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="all cases, of the modules named or of all: on two cores half an hour and more",
     )
     parser.add_argument(
+        "--quick", action="store_true", help="of each kind of case the smallest: seconds instead of minutes"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=1, metavar="N", help="make every call N times; the bytes must be the same (1)"
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="then run the cases of operations with seeds that nobody knew before; they are printed, for --case",
+    )
+    parser.add_argument(
         "--timeout", type=float, default=SECONDS, metavar="S", help=f"seconds that one call may take ({SECONDS:.0f})"
     )
     parser.add_argument(
@@ -121,9 +132,12 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
         return [suite.Case("shrunk", arguments.shrunk, {}, shrink.load(arguments.shrunk))]
     if arguments.case and arguments.modules:
         raise ValueError(f"MODULE = {' '.join(arguments.modules)!r}: not together with --case")
+    if arguments.repeats < 1:
+        raise ValueError(f"--repeats = {arguments.repeats}: must be at least 1")
     if arguments.case:
         return [suite.parse(text) for text in arguments.case]
-    return filters.chosen(suite.collect(arguments.modules, backend.arithmetic, arguments.full, backend), wanted)
+    cases = filters.chosen(suite.collect(arguments.modules, backend.arithmetic, arguments.full, backend), wanted)
+    return wrong_outputs.sample(cases) if arguments.quick else cases
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -210,6 +224,12 @@ def _parity(
         console.print(f"qsa parity: {again} of {len(cases)} cases are not in {arguments.resume}", **runs.PLAIN)
     environment |= _compile(backend, [case for case in cases if case.text not in earlier])
     options = runs.Options(bool(arguments.case or arguments.shrunk), arguments.exitfirst, arguments.slowest)
+    options.repeats = arguments.repeats
+    if arguments.fresh:
+        again = {one.text: (case, one) for case in cases for one in suite.fresh([case])}
+        options.public = {text: case.text for text, (case, _) in again.items()}
+        cases = [*cases, *(one for _, one in again.values())]
+        console.print(f"qsa parity: {len(again)} cases again, with seeds that nobody knew before", **runs.PLAIN)
     if arguments.json not in (None, files.STDOUT) and files.is_replaced(arguments.json):
         options.save = lambda tally: write(arguments.json, report.json_text(report.as_json(tally, environment)))
         # In one process with the backend the run ends where the backend crashes.

@@ -1,1 +1,1 @@
-"""``qsa prove``: changes on purpose, each of which a stated check must find."""
+"""``qsa prove``: changes on purpose, each of which a stated check must find: wrong kernels, engines and judges."""

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich.console import Console
@@ -40,6 +40,8 @@ class Options:
     slowest     number of the slowest cases that are listed at the end
     save        is called with the report of what is finished, every few seconds; None: nowhere
     save_every  seconds between two of these
+    repeats     how often the calls of a case are made
+    public      fresh case -> the case with the public seed that it repeats
     """
 
     verbose: bool = False
@@ -47,6 +49,8 @@ class Options:
     slowest: int = 0
     save: Callable[[suite.Tally], object] | None = None
     save_every: float = SAVED_EVERY
+    repeats: int = 1
+    public: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -77,7 +81,7 @@ class Run:
         saved = time.monotonic()
         for number, case in enumerate(due, 1):
             work.note = case.text
-            result = suite.run_case(case, self.backend)
+            result = self._told(suite.run_case(case, self.backend, self.options.repeats), tally)
             tally.results.append(result)
             work.advance()
             self._print(result)
@@ -88,6 +92,14 @@ class Run:
                 tally.interrupted = RUNNING
                 self.options.save(tally)
                 tally.interrupted, saved = "", time.monotonic()
+
+    def _told(self, result: suite.Result, tally: suite.Tally) -> suite.Result:
+        """A fresh failure says so where the case with its public seed passed."""
+        public = self.options.public.get(result.case.text)
+        passed = any(one.case.text == public and one.status == "passed" for one in tally.results)
+        if result.status != "failed" or not passed:
+            return result
+        return replace(result, reason="\n".join(filter(None, (suite.MEMORISED, result.reason))))
 
     def _print(self, result: suite.Result) -> None:
         """Print a result; on a terminal, where a bar counts them, only a failure. The reasons of what is unsupported

@@ -26,7 +26,12 @@ def test_a_sample_of_all_cases_fails_on_zeros_on_a_factor_and_on_permuted_heads(
     for name in wrong_outputs.MODULES:
         for kind in wrong_outputs.KINDS:
             statuses = [status for case, one, status in results if (case.module, one) == (name, kind)]
-            assert "failed" in statuses and statuses.count("unchanged") <= 1, (name, kind)
+            # A selection of absent ids alone gives 0 whatever the kernel does.
+            unchanged = [
+                case for case, one, status in results if (case.module, one, status) == (name, kind, "unchanged")
+            ]
+            unchanged = [case for case in unchanged if case.recipe.get("absent") != "all"]
+            assert "failed" in statuses and len(unchanged) <= 1 + len(statuses) // 10, (name, kind)
 
 
 def test_the_sample_has_every_operation_and_format_of_every_module():
@@ -43,7 +48,9 @@ def test_the_sample_has_every_operation_and_format_of_every_module():
 def test_a_case_that_cannot_fail_is_a_survivor(monkeypatch):
     case = suite.parse(ATTEND["split"])
     monkeypatch.setattr(split, "check", lambda backend, recipe: [_passing(backend, recipe)])
-    assert wrong_outputs.survivors([case], "cpu", "exact") == [(case.text, kind) for kind in wrong_outputs.KINDS]
+    assert wrong_outputs.survivors([case], "cpu", "exact") == [
+        (case.text, kind) for kind in wrong_outputs.KINDS if kind != "input"
+    ]
 
 
 def _passing(backend, recipe):

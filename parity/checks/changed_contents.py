@@ -1,0 +1,298 @@
+"""The same arrays again with other contents, and cells far out: the operations ``again`` and ``far``.
+
+``again`` calls an operation, changes one argument in place and calls it again: what a kernel has kept of the first
+call (a table, codes, ids, or its output, found by their pointer) is then wrong. ``far`` attends to a few cells whose
+physical pages lie at the end of a large pool, and to cells at the end of a long context: numbers that are too narrow
+for a page, a cell or an offset show.
+"""
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from qsa.golden import inputs
+from qsa.reference import exact
+from qsa.reference.append_index import append_index as reference_index
+from qsa.reference.append_kv import append_kv as reference_kv
+from qsa.reference.formats import EXACT_FORMATS
+from qsa.reference.geometry import REAL, step_records
+from qsa.reference.index import Index
+from qsa.reference.kv import PagedKV, Pool, encode
+from qsa.reference.select import select as reference_select
+
+from ..backend import Backend
+from ..compare.comparison import Comparison, equal, error
+from . import attend_inputs as data
+from .append_cover import same_index, same_kv
+from .attention_cover import SCHEDULES, SEEDS, OneSlot, offered
+from .index_operations import score_row
+from .selection import ids_comparison
+
+ARGUMENTS = {
+    "attend": ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots"),
+    "block_scores": ("q_idx", "pooled", "dead", "steps"),
+    "select": ("scores", "steps"),
+    "append_kv": ("k", "v", "table", "steps"),
+    "append_index": ("raw", "steps", "weight", "rope"),
+}
+"""Operation -> the arguments that are changed between two calls."""
+
+AGAIN: dict[str, Any] = {
+    "operation": tuple(ARGUMENTS),
+    "argument": tuple(dict.fromkeys(name for names in ARGUMENTS.values() for name in names)),
+    "schedule": (None, *SCHEDULES),
+    "seed": SEEDS,
+}
+"""Parameters of ``again`` and their values."""
+
+FAR: dict[str, Any] = {
+    "format": data.FORMATS,
+    "page": (1, 4, 64),
+    "cells": tuple(2**power for power in (16, 17, 18, 19, 20, 21, 22, 24)),
+    "where": ("pool", "context"),
+    "seed": SEEDS,
+}
+"""Parameters of ``far``; ``cells``: how far out, in the physical pool or in the context."""
+
+SIZE = 300
+"""Cells of the context of ``again``."""
+
+
+def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
+    """The recipes of both operations within what ``backend`` declares."""
+    own_kv = backend is not None and backend.own_storage
+    own_index = backend is not None and backend.own_index
+    for operation, names in ARGUMENTS.items():
+        if (own_kv and operation in ("attend", "append_kv")) or (
+            own_index and operation in ("block_scores", "append_index")
+        ):
+            continue
+        for name in names:
+            if operation != "attend":
+                yield {"op": "again", "operation": operation, "argument": name, "seed": 61}
+                continue
+            for schedule in offered(backend, "attend"):
+                if name != "slots" or schedule == "multi":
+                    yield {"op": "again", "operation": operation, "argument": name, "schedule": schedule, "seed": 61}
+    if own_kv:
+        return
+    formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
+    for number, (page, cells) in enumerate(((1, 2**16), (4, 2**17), (64, 2**17))):
+        yield {"op": "far", "format": formats[number], "page": page, "cells": cells, "where": "pool", "seed": 62}
+    for number, power in enumerate((17, 18, 19, 20, 21, 22, 24)):
+        format = formats[number % len(formats)]
+        yield {"op": "far", "format": format, "page": 4, "cells": 2**power, "where": "context", "seed": 62}
+
+
+def more_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
+    """Pools of up to 2 GiB: q4_0, the smallest."""
+    for page, power in ((4, 18), (4, 19), (4, 20), (4, 21)):
+        yield {"op": "far", "format": "q4_0", "page": page, "cells": 2**power, "where": "pool", "seed": 62}
+
+
+def again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    """Both calls, each against truth."""
+    check = {
+        "attend": _attend_again,
+        "block_scores": _scores_again,
+        "select": _select_again,
+        "append_kv": _append_kv_again,
+        "append_index": _append_index_again,
+    }[recipe["operation"]]
+    if recipe["argument"] not in ARGUMENTS[recipe["operation"]]:
+        raise ValueError(
+            f"argument = {recipe['argument']!r}: {recipe['operation']} has {ARGUMENTS[recipe['operation']]}"
+        )
+    return check(backend, recipe)
+
+
+def _attend_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    name, schedule, seed = recipe["argument"], recipe["schedule"], recipe["seed"]
+    formats = backend.declaration.formats or list(EXACT_FORMATS)
+    windows = [
+        data.attend_inputs({"format": formats[0], "context": SIZE + slot, "rows": 2, "tail": 2, "seed": seed + slot})
+        for slot in range(2)
+    ]
+    w, other = windows
+    q, ids, steps = backend.rounded("query", w.q).copy(), w.ids.copy(), w.steps.copy()
+    slots = np.array([0, 1], np.int32) if schedule == "multi" else None
+    kvs = [w.kv, other.kv]
+    if name == "table":
+        # Half of the cells: those of all pages in another order would give the same result.
+        steps[:] = step_records(np.array([SIZE // 2, SIZE // 2 + 9]))
+    keywords: dict[str, Any] = {"schedule": schedule, **({"splits": 3} if schedule == "split" else {})}
+    found = []
+    for text in ("first call", "after a change"):
+        if schedule == "step":
+            got = np.concatenate(
+                [backend.attend(q[r : r + 1], w.kv, ids[r : r + 1], steps[r : r + 1], **keywords) for r in range(2)]
+            )
+        elif slots is not None:
+            got = backend.attend(q, kvs, ids, steps, slots, **keywords)
+        else:
+            got = backend.attend(q, w.kv, ids, steps, **keywords)
+        for row in range(2):
+            kv = w.kv if slots is None else kvs[slots[row]]
+            own = OneSlot(q[row : row + 1], kv, ids[row : row + 1], steps[row : row + 1])
+            found.append(_judged(backend, f"attend: {name}, {text}, row {row}", own, got[row : row + 1]))
+        _change_attend(name, q, w.kv, ids, steps, slots)
+    return found
+
+
+def _judged(backend: Backend, name: str, own: OneSlot, got: np.ndarray) -> Comparison:
+    """One slot's rows against truth."""
+    if backend.arithmetic == "exact":
+        return equal(name, data.exact_truth(own), got)
+    truth = data.truth(own)
+    return error(name, truth, got, *data.float_bound(own, truth, backend.declaration.types))
+
+
+def _change_attend(name: str, q: np.ndarray, kv: PagedKV, ids: np.ndarray, steps: np.ndarray, slots: Any) -> None:
+    """Another right call in the same arrays."""
+    if name == "q":
+        q[:] = q[:, ::-1].copy()
+    elif name in ("k_codes", "v_codes"):
+        side = getattr(kv.pool, name[0])
+        side.codes[:] = np.roll(side.codes, 1, axis=0)
+    elif name in ("k_scale", "v_scale"):
+        side = getattr(kv.pool, name[0])
+        side.scale[:] = side.scale * np.float16(0.5)
+        side.scale[::3] *= np.float16(4)
+    elif name == "table":
+        # The first 70 pages of 4 cells are all in use.
+        kv.table[:70] = kv.table[:70][::-1].copy()
+    elif name == "ids":
+        ids[:, : SIZE // 2] = ids[:, :1]
+    elif name == "steps":
+        steps[:] = step_records(np.array([SIZE // 2, SIZE // 3]))
+    else:
+        slots[:] = slots[::-1].copy()
+
+
+def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    name, seed, rows, blocks, dim = recipe["argument"], recipe["seed"], 2, 40, REAL.idx_dim
+    q = inputs.bell(seed, "again.q", rows, REAL.idx_heads * dim).reshape(rows, REAL.idx_heads, dim)
+    q = backend.rounded("index_query", q)
+    index = Index(blocks + 1, np.ones(dim, np.float32))
+    index.pooled[:] = inputs.bell(seed, "again.pooled", blocks + 1, dim)
+    index.dead[:] = inputs.bell(seed, "again.dead", 1, dim)[0]
+    # No tail: the score of the dead key is seen without its bonus.
+    steps = step_records(np.array([blocks * REAL.ratio - 1, blocks * 2 - 1]))
+    found = []
+    for text in ("first call", "after a change"):
+        got = backend.block_scores(q, index, steps)
+        right = exact.block_scores(q, index, steps)
+        for row, step in enumerate(steps.tolist()):
+            label = f"block_scores: {name}, {text}, row {row}"
+            if backend.arithmetic == "exact":
+                found.append(equal(label, right[row, : step[2] + 1], got[row, : step[2] + 1], ("block",)))
+            else:
+                found.append(score_row(backend, label, q[row], index, step, got[row]))
+        if name == "q_idx":
+            q[:] = q[:, ::-1].copy() * np.float32(2)
+        elif name == "steps":
+            steps[:] = steps[::-1].copy()
+        else:
+            array = getattr(index, name)
+            array[:] = np.roll(array, 3, axis=0)
+    return found
+
+
+def _select_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    scores = backend.rounded("index_scores", inputs.bell(recipe["seed"], "again.scores", 2, 900))
+    steps = step_records(np.array([3400, 3303]))
+    found = []
+    for text in ("first call", "after a change"):
+        got = backend.select(scores, steps)
+        right = reference_select(scores, steps)
+        found.append(ids_comparison(backend, f"select: {recipe['argument']}, {text}", right, got, scores, steps))
+        if recipe["argument"] == "scores":
+            scores[:] = -scores
+        else:
+            steps[:] = step_records(np.array([2399, 2601]))
+    return found
+
+
+def _append_kv_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    name, rows = recipe["argument"], 5
+    shape = (rows, REAL.n_head_kv, REAL.head_dim)
+    k, v = (inputs.bell(recipe["seed"], f"again.{side}", rows, shape[1] * shape[2]).reshape(shape) for side in "kv")
+    formats = backend.declaration.formats or list(EXACT_FORMATS)
+    kv: Any = PagedKV.new(formats[0], 40, 4, host=True)
+    right, steps, found = copy.deepcopy(kv), step_records(np.arange(7, 7 + rows)), []
+    for text in ("first call", "after a change"):
+        reference_kv(k, v, right, steps)
+        kv = backend.append_kv(k, v, kv, steps)
+        found.append(same_kv(f"{name}, {text}", [right], [kv]))
+        if name in ("k", "v"):
+            (k if name == "k" else v)[:] *= np.float32(-0.75)
+        elif name == "steps":
+            steps[:] = step_records(np.arange(21, 21 + rows))
+        else:
+            for each in (right, kv):
+                each.table[:] = each.table[::-1].copy()
+    return found
+
+
+def _append_index_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    name, rows, seed = recipe["argument"], 9, recipe["seed"]
+    exactly = backend.arithmetic == "exact"
+    raw = backend.rounded("raw_keys", inputs.bell(seed, "again.raw", rows, REAL.idx_dim))
+    weight = 1 + inputs.uniform(seed, "again.weight", 1, REAL.idx_dim)[0]
+    index, right = (Index(12, weight, dtype=kind) for kind in (np.float32, np.float32 if exactly else np.float64))
+    steps, found = step_records(np.arange(rows)), []
+    for text in ("first call", "after a change"):
+        (exact.append_index if exactly else reference_index)(raw, steps, right)
+        index = backend.append_index(raw, steps, index)
+        found += same_index(f"{name}, {text}", right, index, exactly, int(steps[-1, 1]) % REAL.ratio)
+        if name == "raw":
+            raw[:] = raw[::-1].copy()
+        elif name == "steps":
+            steps[:] = step_records(np.arange(20, 20 + rows))
+        else:
+            for each in (right, index):
+                array = getattr(each, name)
+                array[:] = np.roll(array, 5, axis=-1)
+    return found
+
+
+def far(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
+    """Attention over 40 cells of which half lie far out, and an append there."""
+    page, cells, seed = recipe["page"], recipe["cells"], recipe["seed"]
+    n, dims = 40, REAL.n_head_kv * REAL.head_dim
+    k, v = (inputs.bell(seed, f"far.{side}", n, dims).reshape(n, REAL.n_head_kv, -1) for side in "kv")
+    pages = -(-n // page)
+    if recipe["where"] == "pool":
+        pool = Pool(recipe["format"], cells // page + pages + 1, page)
+        # The pages in turn at either side of the limit, and at the start, where a narrow number would lead.
+        table = (cells // page + np.arange(pages) - pages // 2).astype(np.int32)
+        kv, chosen = PagedKV(pool, table), np.arange(n)
+        steps = step_records(np.array([n - 1, n - 2]))
+    else:
+        chosen = cells - n // 2 + np.arange(n)
+        table = np.full(-(-(int(chosen[-1]) + 1) // page), -1, np.int32)
+        logical = np.unique(chosen // page)
+        table[logical] = np.arange(len(logical))[::-1]
+        kv = PagedKV(Pool(recipe["format"], len(logical), page), table)
+        # As the rule selects them: few cells of a long context. Absent ids fill the row up.
+        steps = step_records(np.array([int(chosen[-1])] * 2))
+    physical, at = kv.locate(chosen)
+    for side, x in ((kv.pool.k, k), (kv.pool.v, v)):
+        codes, scale = encode(x, side.coding)
+        side.codes[physical, :, at], side.scale[physical, :, at] = codes, scale
+    ids = np.full((2, REAL.max_width), -1, np.int32)
+    for row, width in enumerate(steps[:, 3].tolist()):
+        count = min(n, width)
+        ids[row, width - count : width] = chosen[:count]
+    w = OneSlot(data.queries(2, seed), kv, ids, steps)._replace(q=backend.rounded("query", data.queries(2, seed)))
+    got = backend.attend(w.q, w.kv, w.ids, w.steps)
+    # The same cells in a small pool: truth need not hash a large one.
+    small = PagedKV(
+        Pool(recipe["format"], len(table[table >= 0]), page), np.where(table >= 0, np.cumsum(table >= 0) - 1, -1)
+    )
+    to, from_ = small.table[small.table >= 0], table[table >= 0]
+    for ours, theirs in ((small.pool.k, kv.pool.k), (small.pool.v, kv.pool.v)):
+        ours.codes[to], ours.scale[to] = theirs.codes[from_], theirs.scale[from_]
+    return [_judged(backend, f"attend: {recipe['where']}, cells at {cells}", w._replace(kv=small), got)]

@@ -1,0 +1,178 @@
+"""The built-in wrong kernels: a few of each operation are caught here, all of them by ``qsa prove``."""
+
+import types
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from qsa.parity import suite, wrong_outputs
+from qsa.parity.backend import Backend
+from qsa.parity.commands import prove as command
+from qsa.parity.contract import Kernel, declared
+from qsa.parity.prove import mutants, run
+from qsa.parity.prove.mutant import CATALOGUE, Mutant, backend_of
+from qsa.reference import exact
+
+AGAIN = "pages:op=again,operation=select,argument=scores,seed=61"
+
+assert mutants.__all__
+
+
+def few(arithmetic, operation):
+    """The cheap cases of an operation."""
+    cases = suite.collect(suite.OPERATION_MODULES, arithmetic, backend=backend_of(arithmetic, {}))
+    return [case for case in cases if operation in run.operations_of(case) and run.cost(case) < 1700]
+
+
+def test_the_catalogue_is_large_and_its_names_are_unique():
+    assert len(CATALOGUE) >= 150
+    assert max(Counter((one.operation, one.name) for one in CATALOGUE).values()) == 1
+    for arithmetic in ("exact", "float"):
+        assert {one.operation for one in run.chosen(arithmetic)} == {
+            "attend", "select", "block_scores", "append_kv", "append_index"
+        }  # fmt: skip
+        assert len(run.chosen(arithmetic)) >= 150
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+@pytest.mark.parametrize("operation", ["block_scores", "append_kv", "append_index"])
+def test_mutants_are_caught(arithmetic, operation):
+    some = [one for one in run.chosen(arithmetic) if one.operation == operation][::9]
+    verdicts = run.prove(some, arithmetic, few(arithmetic, operation))
+    assert [one.mutant.name for one in verdicts if not one.caught] == []
+    assert all(one.check and one.case and one.measure > one.bound for one in verdicts)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+def test_the_right_kernels_pass(arithmetic):
+    cases = few(arithmetic, "block_scores")[::30] + few(arithmetic, "attend")[::30] + few(arithmetic, "append_kv")[::20]
+    assert list(run.right_kernels(arithmetic, cases)) == []
+
+
+def test_what_is_not_caught_is_told_and_fails_the_command():
+    harmless = Mutant("harmless", "select", "none", lambda right, a: right(a))
+    (verdict,) = run.prove([harmless], "exact", [suite.parse(AGAIN)])
+    assert not verdict.caught and verdict.cases == 1
+    part = {
+        "arithmetic": "exact",
+        "mutants": [verdict.as_dict()],
+        "wrong_outputs": {},
+        "passing": [],
+        "seconds": [0, 0],
+    }
+    assert command._show(part, command.Console(quiet=True)) == 1
+
+
+def test_a_mutant_that_raises_is_no_catch():
+    def broken(right, a):
+        raise RuntimeError("a fault of the mutant")
+
+    with pytest.raises(run.MutantError, match="a fault of the mutant"):
+        run.prove([Mutant("broken", "select", "none", broken)], "exact", [suite.parse(AGAIN)])
+
+
+def test_a_changed_input_is_a_catch():
+    def writes(right, a):
+        out = right(a)
+        a.scores[0, 0] = 7
+        return out
+
+    (verdict,) = run.prove([Mutant("writes", "select", "J1", writes)], "exact", [suite.parse(AGAIN)])
+    assert verdict.caught and "ChangedInputError" in verdict.reason
+
+
+def selecting(function, **declaration):
+    module = types.SimpleNamespace(declaration=declaration, select=function)
+    return Backend("test", None, Kernel(module, declared(module)))
+
+
+def test_a_fault_of_one_call_in_nine_needs_repeats():
+    calls = []
+
+    def select(scores, steps, *, rule="blocks"):
+        calls.append(0)
+        out = exact.select(scores, steps, rule=rule)
+        if len(calls) % 9 == 8:
+            out[0, :8] = out[0, 8:16]
+        return out
+
+    case = suite.parse(AGAIN)
+    assert suite.run_case(case, selecting(select, arithmetic="exact")).status == "passed"
+    result = suite.run_case(case, selecting(select, arithmetic="exact"), repeats=9)
+    assert result.status == "failed" and any(", time " in one.name for one in result.comparisons if not one.passed)
+
+
+@pytest.mark.parametrize("invariance", [[], ["repeat"]])
+def test_other_bytes_of_equal_worth_fail_where_the_invariance_is_declared(invariance):
+    calls = []
+
+    def block_scores(q_idx, index, steps):
+        calls.append(0)
+        dots = np.maximum(index.pooled @ q_idx.transpose(0, 2, 1), 0).sum(-1, dtype=np.float32)
+        return dots * np.float32(1 + 2.0**-22) if len(calls) % 3 == 0 else dots
+
+    module = types.SimpleNamespace(declaration={"invariance": invariance}, block_scores=block_scores)
+    backend = Backend("test", None, Kernel(module, declared(module)))
+    case = suite.parse("pages:op=again,operation=block_scores,argument=q_idx,seed=61")
+    result = suite.run_case(case, backend, repeats=3)
+    assert result.status == ("failed" if invariance else "passed")
+    assert backend.results is None
+
+
+def test_fresh_cases_have_other_seeds_and_goldens_have_none():
+    case, golden = (
+        suite.parse(AGAIN),
+        suite.parse("select:rule=blocks,scores=continuous,context=1024,rows=1,tail=0,seed=7"),
+    )
+    (fresh,) = suite.fresh([case, golden])
+    assert fresh.recipe["seed"] != 61 and {**fresh.recipe, "seed": 61} == case.recipe
+    assert suite.parse(fresh.text) == fresh
+    assert suite.run_case(fresh, backend_of("exact", {})).status == "passed"
+
+
+def test_a_kernel_that_knows_the_public_cases_is_called_memorised(tmp_path, monkeypatch, capsys):
+    from qsa.parity.cli import main
+
+    path = tmp_path / "memorised.py"
+    path.write_text(
+        "import numpy as np\n"
+        "from qsa.reference import exact\n"
+        "declaration = {'arithmetic': 'exact'}\n"
+        "def select(scores, steps, *, rule='blocks'):\n"
+        "    out = exact.select(scores, steps, rule=rule)\n"
+        f"    known = {_first_score()!r}\n"
+        "    return out if float(abs(scores[0, 0])) == known else out * 0\n"
+    )
+    assert main(["parity", "--backend", str(path), "--in-process", "--case", AGAIN, "--fresh"]) == 1
+    assert "memorised" in capsys.readouterr().out
+
+
+def _first_score():
+    seen = []
+
+    def select(scores, steps, *, rule="blocks"):
+        seen.append(float(abs(scores[0, 0])))
+        return exact.select(scores, steps, rule=rule)
+
+    suite.run_case(suite.parse(AGAIN), selecting(select, arithmetic="exact"))
+    return seen[0]
+
+
+def test_an_input_that_is_written_to_fails_a_sample_of_the_cases():
+    for arithmetic in ("exact", "float"):
+        cases = few(arithmetic, "append_index")[::15] + few(arithmetic, "select")[::40]
+        counts = Counter()
+        found = wrong_outputs.passing(
+            cases, backend_of(arithmetic, {}), lambda case, kind, status, counts=counts: counts.update([kind])
+        )
+        assert found == [] and set(counts) == set(wrong_outputs.KINDS)
+
+
+def test_the_command_lists_and_refuses(capsys):
+    from qsa.parity.cli import main
+
+    assert main(["prove", "--list"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(CATALOGUE)
+    assert main(["prove", "--operation", "sort"]) == 2
+    assert "--operation = 'sort': allowed are append_kv" in capsys.readouterr().err
