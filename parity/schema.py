@@ -16,6 +16,7 @@ from qsa.golden.evidence_structs import BenchmarkResults, Evidence
 from qsa.golden.record import Record
 
 from .cases.index import Index
+from .commands.prove import Proof
 from .report import Report
 
 FOLDER = Path("docs") / "schema"
@@ -25,6 +26,7 @@ KINDS = {
     "evidence": (Evidence, "A run on a device: golden/evidence/NAME.json"),
     "benchmark-results": (BenchmarkResults, "The results of a step in the section benchmark of an evidence record"),
     "cases": (Index, "Cases in files: index.json of `qsa cases export`"),
+    "proof": (Proof, "What `qsa prove --json` writes"),
     "report": (Report, "What `qsa parity --json` and `qsa gate --json` write"),
 }
 """Name of the schema -> (type, title)."""

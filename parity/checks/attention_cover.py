@@ -64,10 +64,10 @@ COVER: dict[str, Any] = {
 """Parameters of ``cover`` and their values."""
 
 TILED: dict[str, Any] = {
-    "schedule": SCHEDULES,
+    "schedule": ("split", "batch"),
     "splits": range(1, MAX_SPLITS + 1),
     "format": (*data.FORMATS, data.OWN),
-    "query": QUERIES,
+    "query": ("ordinary", "low"),
     "seed": SEEDS,
 }
 """Parameters of ``tiles`` and their values."""
@@ -135,7 +135,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         splits = 1 + 7 * number % MAX_SPLITS if case["schedule"] == "split" else 1
         recipe = {"op": "cover", "schedule": case.pop("schedule"), "splits": splits, **case, "seed": 11 + number}
         yield recipe
-    for schedule in (each for each in ("split", "batch") if each in schedules):
+    for schedule in (each for each in TILED["schedule"] if each in schedules):
         for query, some in (("ordinary", range(1, MAX_SPLITS + 1)), ("low", range(3, MAX_SPLITS + 1, 5))):
             for splits in some:
                 format = formats[splits % len(formats)]

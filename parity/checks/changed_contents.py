@@ -1,9 +1,10 @@
 """The same arrays again with other contents, and cells far out: the operations ``again`` and ``far``.
 
-``again`` calls an operation, changes one argument in place and calls it again: what a kernel has kept of the first
-call (a table, codes, ids, or its output, found by their pointer) is then wrong. ``far`` attends to a few cells whose
-physical pages lie at the end of a large pool, and to cells at the end of a long context: numbers that are too narrow
-for a page, a cell or an offset show.
+``again`` calls an operation, changes one argument in place and calls it again, then changes one element of it, chosen
+by the seed, and calls it a third time: what a kernel has kept of an earlier call (a table, codes, ids, or its output)
+is then wrong, whether it was found by its pointer or by a fingerprint of some of its bytes. ``far`` attends to a few
+cells whose physical pages lie at the end of a large pool, and to cells at the end of a long context: numbers that are
+too narrow for a page, a cell or an offset show.
 """
 
 import copy
@@ -58,6 +59,8 @@ FAR: dict[str, Any] = {
 
 SIZE = 300
 """Cells of the context of ``again``."""
+
+CALLS = ("first call", "after a change", "after one element changed")
 
 
 def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
@@ -124,7 +127,7 @@ def _attend_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         steps[:] = step_records(np.array([SIZE // 2, SIZE // 2 + 9]))
     keywords: dict[str, Any] = {"schedule": schedule, **({"splits": 3} if schedule == "split" else {})}
     found = []
-    for text in ("first call", "after a change"):
+    for text in CALLS:
         if schedule == "step":
             got = np.concatenate(
                 [backend.attend(q[r : r + 1], w.kv, ids[r : r + 1], steps[r : r + 1], **keywords) for r in range(2)]
@@ -137,7 +140,10 @@ def _attend_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             kv = w.kv if slots is None else kvs[slots[row]]
             own = OneSlot(q[row : row + 1], kv, ids[row : row + 1], steps[row : row + 1])
             found.append(_judged(backend, f"attend: {name}, {text}, row {row}", own, got[row : row + 1]))
-        _change_attend(name, q, w.kv, ids, steps, slots)
+        if text == CALLS[0]:
+            _change_attend(name, q, w.kv, ids, steps, slots)
+        else:
+            _change_one_of_attend(name, _random(recipe), q, w.kv, ids, steps)
     return found
 
 
@@ -171,6 +177,42 @@ def _change_attend(name: str, q: np.ndarray, kv: PagedKV, ids: np.ndarray, steps
         slots[:] = slots[::-1].copy()
 
 
+def _change_one_of_attend(
+    name: str, random: np.random.Generator, q: np.ndarray, kv: PagedKV, ids: np.ndarray, steps: np.ndarray
+) -> None:
+    """The same call but for one element: of codes two neighbours, of a table two pages, and of two slots
+    nothing, for both have changed."""
+    row, cell, head = int(random.integers(2)), int(random.integers(SIZE // 2)), int(random.integers(REAL.n_head_kv))
+    page, at = _place(kv, cell)
+    if name == "q":
+        q[row, random.integers(REAL.n_head), random.integers(REAL.head_dim)] += 4
+    elif name in ("k_codes", "v_codes"):
+        codes = getattr(kv.pool, name[0]).codes[page, head, at]
+        dim = random.choice(np.flatnonzero(codes[:-1] != codes[1:]))
+        codes[[dim, dim + 1]] = codes[[dim + 1, dim]]
+    elif name in ("k_scale", "v_scale"):
+        getattr(kv.pool, name[0]).scale[page, head, at] *= np.float16(2)
+    elif name == "table":
+        # A page of the cells that are read, and one of the others.
+        one, other = cell // kv.pool.page_size, SIZE // kv.pool.page_size - 1
+        kv.table[[one, other]] = kv.table[[other, one]]
+    elif name == "ids":
+        ids[row, random.integers(SIZE // 2, steps[row, 3])] = ids[row, 0]
+    elif name == "steps":
+        steps[row] = step_records(np.array([SIZE // 2 + 1 + cell]))[0]
+
+
+def _place(kv: PagedKV, cell: int) -> tuple[int, int]:
+    """Physical page of a cell, and its place there."""
+    page, at = kv.locate(np.array([cell]))
+    return int(page[0]), int(at[0])
+
+
+def _random(recipe: dict[str, Any]) -> np.random.Generator:
+    """Draws the element that changes."""
+    return np.random.default_rng(recipe["seed"])
+
+
 def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     name, seed, rows, blocks, dim = recipe["argument"], recipe["seed"], 2, 40, REAL.idx_dim
     q = inputs.bell(seed, "again.q", rows, REAL.idx_heads * dim).reshape(rows, REAL.idx_heads, dim)
@@ -180,8 +222,8 @@ def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     index.dead[:] = inputs.bell(seed, "again.dead", 1, dim)[0]
     # No tail: the score of the dead key is seen without its bonus.
     steps = step_records(np.array([blocks * REAL.ratio - 1, blocks * 2 - 1]))
-    found = []
-    for text in ("first call", "after a change"):
+    random, found = _random(recipe), []
+    for text in CALLS:
         got = backend.block_scores(q, index, steps)
         right = exact.block_scores(q, index, steps)
         for row, step in enumerate(steps.tolist()):
@@ -190,7 +232,16 @@ def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
                 found.append(equal(label, right[row, : step[2] + 1], got[row, : step[2] + 1], ("block",)))
             else:
                 found.append(score_row(backend, label, q[row], index, step, got[row]))
-        if name == "q_idx":
+        if text != CALLS[0]:
+            row, block, dims = (int(random.integers(n)) for n in (rows, blocks // 4, dim))
+            if name == "q_idx":
+                q[row, random.integers(REAL.idx_heads), dims] += 4
+            elif name == "steps":
+                steps[row] = step_records(np.array([blocks * 3 + block * 4 - 1]))[0]
+            else:
+                array = getattr(index, name).reshape(-1, dim)
+                array[block if len(array) > 1 else 0, dims] += 4
+        elif name == "q_idx":
             q[:] = q[:, ::-1].copy() * np.float32(2)
         elif name == "steps":
             steps[:] = steps[::-1].copy()
@@ -203,12 +254,20 @@ def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 def _select_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     scores = backend.rounded("index_scores", inputs.bell(recipe["seed"], "again.scores", 2, 900))
     steps = step_records(np.array([3400, 3303]))
-    found = []
-    for text in ("first call", "after a change"):
+    random, found = _random(recipe), []
+    for text in CALLS:
         got = backend.select(scores, steps)
         right = reference_select(scores, steps)
         found.append(ids_comparison(backend, f"select: {recipe['argument']}, {text}", right, got, scores, steps))
-        if recipe["argument"] == "scores":
+        if text != CALLS[0]:
+            row, block = int(random.integers(2)), int(random.integers(800))
+            if recipe["argument"] == "scores":
+                # In the selection now, unless it was; then no longer.
+                chosen = block * REAL.ratio in right[row]
+                scores[row, block] = -9 if chosen else 9
+            else:
+                steps[row] = step_records(np.array([2401 + block]))[0]
+        elif recipe["argument"] == "scores":
             scores[:] = -scores
         else:
             steps[:] = step_records(np.array([2399, 2601]))
@@ -222,11 +281,22 @@ def _append_kv_again(backend: Backend, recipe: dict[str, Any]) -> list[Compariso
     formats = backend.declaration.formats or list(EXACT_FORMATS)
     kv: Any = PagedKV.new(formats[0], 40, 4, host=True)
     right, steps, found = copy.deepcopy(kv), step_records(np.arange(7, 7 + rows)), []
-    for text in ("first call", "after a change"):
+    random = _random(recipe)
+    for text in CALLS:
         reference_kv(k, v, right, steps)
         kv = backend.append_kv(k, v, kv, steps)
         found.append(same_kv(f"{name}, {text}", [right], [kv]))
-        if name in ("k", "v"):
+        if text != CALLS[0]:
+            row = int(random.integers(rows))
+            if name in ("k", "v"):
+                (k if name == "k" else v)[row, random.integers(shape[1]), random.integers(shape[2])] += 9
+            elif name == "steps":
+                steps[:] = step_records(np.arange(22 + row, 22 + row + rows))
+            else:
+                # The pages of two of the cells that are written.
+                for each in (right, kv):
+                    each.table[[1, 2]] = each.table[[2, 1]]
+        elif name in ("k", "v"):
             (k if name == "k" else v)[:] *= np.float32(-0.75)
         elif name == "steps":
             steps[:] = step_records(np.arange(21, 21 + rows))
@@ -242,12 +312,21 @@ def _append_index_again(backend: Backend, recipe: dict[str, Any]) -> list[Compar
     raw = backend.rounded("raw_keys", inputs.bell(seed, "again.raw", rows, REAL.idx_dim))
     weight = 1 + inputs.uniform(seed, "again.weight", 1, REAL.idx_dim)[0]
     index, right = (Index(12, weight, dtype=kind) for kind in (np.float32, np.float32 if exactly else np.float64))
-    steps, found = step_records(np.arange(rows)), []
-    for text in ("first call", "after a change"):
+    steps, random, found = step_records(np.arange(rows)), _random(recipe), []
+    for text in CALLS:
         (exact.append_index if exactly else reference_index)(raw, steps, right)
         index = backend.append_index(raw, steps, index)
         found += same_index(f"{name}, {text}", right, index, exactly, int(steps[-1, 1]) % REAL.ratio)
-        if name == "raw":
+        if text != CALLS[0]:
+            row, dim = int(random.integers(rows - 1)), int(random.integers(REAL.idx_dim))
+            if name == "raw":
+                raw[row, dim] += 9
+            elif name == "steps":
+                steps[:] = step_records(np.arange(24 + row % 4, 24 + row % 4 + rows))
+            else:
+                for each in (right, index):
+                    getattr(each, name)[..., dim % getattr(each, name).shape[-1]] *= 3
+        elif name == "raw":
             raw[:] = raw[::-1].copy()
         elif name == "steps":
             steps[:] = step_records(np.arange(20, 20 + rows))

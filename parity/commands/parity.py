@@ -226,10 +226,10 @@ def _parity(
     options = runs.Options(bool(arguments.case or arguments.shrunk), arguments.exitfirst, arguments.slowest)
     options.repeats = arguments.repeats
     if arguments.fresh:
-        again = {one.text: (case, one) for case in cases for one in suite.fresh([case])}
-        options.public = {text: case.text for text, (case, _) in again.items()}
-        cases = [*cases, *(one for _, one in again.values())]
-        console.print(f"qsa parity: {len(again)} cases again, with seeds that nobody knew before", **runs.PLAIN)
+        fresh = [(case, one) for case in cases for one in suite.fresh([case])]
+        options.public = {one.text: case.text for case, one in fresh}
+        cases = [*cases, *(one for _, one in fresh)]
+        console.print(f"qsa parity: {len(fresh)} cases again, with seeds that nobody knew before", **runs.PLAIN)
     if arguments.json not in (None, files.STDOUT) and files.is_replaced(arguments.json):
         options.save = lambda tally: write(arguments.json, report.json_text(report.as_json(tally, environment)))
         # In one process with the backend the run ends where the backend crashes.

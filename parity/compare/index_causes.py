@@ -160,8 +160,8 @@ def block_scores(q: np.ndarray, index: Index, step: list[int], got: np.ndarray, 
     right = np.maximum(keys @ q.T, 0).sum(axis=1) + bonus
 
     def off(a: np.ndarray, b: np.ndarray) -> float:
-        away = np.abs(a - b) / scale
-        return float(np.sqrt((away[~np.isnan(a)] ** 2).mean()))
+        away = (np.abs(a - b) / scale)[~np.isnan(a)]
+        return float(np.sqrt((away**2).mean())) if away.size else np.inf
 
     with np.errstate(all="ignore"):
         if not wrong[:n_bid].any():

@@ -12,7 +12,8 @@ from .. import suite
 from ..backend import Backend
 from ..compare.comparison import finite
 from ..compare.input_changes import ChangedInputError
-from .mutant import CATALOGUE, Mutant, backend_of
+from .mutant import Mutant, backend_of
+from .mutants import CATALOGUE
 
 OF: dict[str, dict[str, tuple[str, ...]]] = {
     "accuracy": {

@@ -316,6 +316,11 @@ MUTANTS = [
 """Every suite mutant, by kind."""
 
 
+def count(sample: bool = False) -> int:
+    """The number of :func:`rows`."""
+    return 1 + (len({mutant.kind for mutant in MUTANTS}) if sample else len(MUTANTS))
+
+
 def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: None) -> list[Row]:
     """The :class:`~.patching.Row` of every suite mutant, behind that of the unchanged code; with ``sample`` of one of
     each kind. ``on_result`` is called with each. A mutant whose words are gone from the source is not caught."""

@@ -1,5 +1,15 @@
-"""The built-in mutants; importing this package enters all of them into the catalogue."""
+"""The built-in wrong kernels; importing this package enters all of them into the catalogue."""
 
-from . import appends, attention, attention_arithmetic, attention_state, scores, selection
+from ..mutant import CATALOGUE
+from . import appends, attention, attention_arithmetic, attention_state, kept, scores, selection
 
-__all__ = ["appends", "attention", "attention_arithmetic", "attention_state", "scores", "selection"]
+__all__ = [
+    "CATALOGUE",
+    "appends",
+    "attention",
+    "attention_arithmetic",
+    "attention_state",
+    "kept",
+    "scores",
+    "selection",
+]

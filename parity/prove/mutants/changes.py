@@ -62,31 +62,33 @@ def each_row(a: Any, change: Callable[[int, np.ndarray], np.ndarray | None]) -> 
     return but(a, ids=ids)
 
 
-def cached(a: Any, *names: str) -> Any:
-    """The arguments ``a`` with those ``names`` as they were when an array of the same address was first seen: of a
-    PagedKV ``table`` or ``k_codes`` and its like, of an Index its arrays."""
+def cached(a: Any, *names: str, stride: int = 0) -> Any:
+    """The arguments ``a`` with those ``names`` as they were when an array of the same address was first seen, and with
+    a ``stride`` of the same elements at every ``stride``-th place: of a PagedKV ``table`` or ``k_codes`` and its like,
+    of an Index its arrays."""
     out = a
     for name in names:
         if name in ("table", "k_codes", "k_scale", "v_codes", "v_scale"):
-            out = each_kv(out, lambda kv, name=name: _cached_kv(a.memory, kv, name))  # type: ignore[misc]
+            out = each_kv(out, lambda kv, name=name: _cached_kv(a.memory, kv, name, stride))  # type: ignore[misc]
         elif name in ("pooled", "dead", "weight", "rope"):
             index = copy.copy(out.index)
-            setattr(index, name, _kept(a.memory, name, getattr(a.index, name)))
+            setattr(index, name, _kept(a.memory, name, getattr(a.index, name), stride))
             out = but(out, index=index)
         elif getattr(a, name) is not None:
-            out = but(out, **{name: _kept(a.memory, name, getattr(a, name))})
+            out = but(out, **{name: _kept(a.memory, name, getattr(a, name), stride)})
     return out
 
 
-def _cached_kv(memory: dict[Any, Any], kv: PagedKV, name: str) -> PagedKV:
+def _cached_kv(memory: dict[Any, Any], kv: PagedKV, name: str, stride: int) -> PagedKV:
     if name == "table":
-        return with_table(kv, _kept(memory, name, kv.table))
+        return with_table(kv, _kept(memory, name, kv.table, stride))
     side, part = name.split("_")
-    return with_side(kv, side, **{part: _kept(memory, name, getattr(getattr(kv.pool, side), part))})
+    return with_side(kv, side, **{part: _kept(memory, name, getattr(getattr(kv.pool, side), part), stride)})
 
 
-def _kept(memory: dict[Any, Any], name: str, array: np.ndarray) -> np.ndarray:
-    key = name, address(array)
+def _kept(memory: dict[Any, Any], name: str, array: np.ndarray, stride: int) -> np.ndarray:
+    seen = array.reshape(-1)[::stride].tobytes() if stride else b""
+    key = name, address(array), seen
     if key not in memory:
         # The array itself is kept too: its address must not be given to another one.
         memory[key] = array, array.copy()

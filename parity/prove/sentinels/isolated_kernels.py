@@ -9,34 +9,10 @@ from typing import Any
 
 import numpy as np
 
-
-class Right:
-    """Attention in plain NumPy over K and V that it keeps itself."""
-
-    def cache(self, capacity: int) -> np.ndarray:
-        """Storage for K and V."""
-        return np.zeros((2, capacity, 2, 256), np.float32)
-
-    def append(self, cache: np.ndarray, k: np.ndarray, v: np.ndarray, positions: np.ndarray) -> None:
-        """Keep them as they are."""
-        cache[0, positions], cache[1, positions] = k, v
-
-    def read(self, cache: np.ndarray, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What is kept."""
-        return cache[0, positions], cache[1, positions]
-
-    def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
-        """Attention of every row over its cells."""
-        out = np.empty(q.shape, np.float32)
-        for row, width in enumerate(steps[:, 3]):
-            k, v = kv[:, ids[row, :width]].transpose(0, 2, 1, 3)
-            s = q[row].reshape(2, 12, 256) @ k.transpose(0, 2, 1) / np.float32(16)
-            p = np.exp(s - s.max(-1, keepdims=True))
-            out[row] = (p @ v / p.sum(-1, keepdims=True)).reshape(24, 256)
-        return out
+from ..plain_kernel import PlainKernel
 
 
-class Ends(Right):
+class Ends(PlainKernel):
     """Ends its process."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
@@ -44,7 +20,7 @@ class Ends(Right):
         os._exit(3)
 
 
-class Slow(Right):
+class Slow(PlainKernel):
     """Answers after 10 seconds: later than it may, but a judge without a limit is not held up for long."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
@@ -53,7 +29,7 @@ class Slow(Right):
         return super().attend(q, kv, ids, steps)
 
 
-class Changes(Right):
+class Changes(PlainKernel):
     """Overwrites its query, and makes the comparison in its own process see nothing."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
@@ -66,7 +42,7 @@ class Changes(Right):
         return out
 
 
-class Refuses(Right):
+class Refuses(PlainKernel):
     """Has no answer."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:
@@ -74,7 +50,7 @@ class Refuses(Right):
         raise NotImplementedError("not today")
 
 
-class Raises(Right):
+class Raises(PlainKernel):
     """Fails."""
 
     def attend(self, q: np.ndarray, kv: np.ndarray, ids: np.ndarray, steps: np.ndarray) -> Any:

@@ -76,7 +76,7 @@ def shell(folder, *arguments):
         (["parity", "--backend", "exact", "--arithmetic", "float"], ["'float'", "'exact'"]),
         (["parity", "pages", "--case", FAST], ["'pages'", "--case"]),
         (["parity", "--case", "selektion:op=select"], ["'selektion'", "selection"]),
-        (["parity", "--case", FAST.replace("op=select", "op=choose")], ["'choose'", "select, unused, indexer"]),
+        (["parity", "--case", FAST.replace("op=select", "op=choose")], ["'choose'", "select, unused, cut, indexer"]),
         (["parity", "--case", FAST.replace("blocks", "best")], ["'best'", "blocks, cells"]),
         (["parity", "--case", FAST.replace(",seed=1", "")], ["seed", "missing"]),
         (["parity", "--case", FAST + ",page=4"], ["page", "no parameter"]),
@@ -86,7 +86,7 @@ def shell(folder, *arguments):
         (["parity", "--json", "."], ["--json", "'.'"]),
         (["parity", "--junit", "/proc/none/report.xml"], ["--junit", "/proc/none/report.xml"]),
         (["parity", "--tolerance", "1"], ["--tolerance"]),
-        (["prove"], ["prove", "parity"]),
+        (["provve"], ["provve", "parity"]),
         ([], ["COMMAND"]),
     ],
 )

@@ -1,6 +1,6 @@
 """A backend in a process of its own: what ends it is one named case, what it changes is seen, what it sends is data.
 
-Row J6 of the known faults, and the cheats that a kernel may try.
+Row J6 of the known faults, and the cheats of ``qsa prove``.
 """
 
 import socket
@@ -18,6 +18,8 @@ import pytest
 from qsa.parity import suite
 from qsa.parity.backend import Backend
 from qsa.parity.isolation import RemoteKernel, messages
+from qsa.parity.prove import cheats
+from qsa.parity.prove.patching import FoundError
 
 ATTEND = "accuracy:op=attend,format=own,scores=ordinary,context=60,rows=1,tail=3,seed=1"
 OTHER = "accuracy:op=attend,format=own,scores=ordinary,context=64,rows=1,tail=0,seed=1"
@@ -131,63 +133,22 @@ def test_a_changed_input_is_seen_in_shared_memory(name, theirs):
     assert found.status == "failed" and f"changed its input {name}: first at" in found.reason
 
 
-CHEATS = {
-    "the reference": ("import qsa.reference.attend", "may not use the judge's own arithmetic"),
-    "the exact arithmetic": ("from qsa.reference import exact", "may not use the judge's own arithmetic"),
-    "the package's own function": ("import qsa.reference; qsa.reference.attend", "AttributeError"),
-    "another backend": ("import qsa.kernels.cpu", "may not use the judge's own arithmetic"),
-    "a patched comparison": (
-        "import qsa.parity.compare.comparison as c; c.equal = c.error = lambda *a, **k: None; return q * 0",
-        "FAILED",
-    ),
-    "a patched comparison of inputs": (
-        "import qsa.parity.compare.input_changes as c; c.Given.check = lambda *a: None; q[...] = 0; return q + 1",
-        "changed its input q",
-    ),
-    "nan": ("return q * np.float32('nan')", "FAILED"),
-    "what empty left": ("return np.empty(q.shape, np.float32)", "FAILED"),
-    "a lazy array": (
-        "return type('Lazy', (np.ndarray,), {'__eq__': lambda a, b: True, '__sub__': lambda a, b: 0})"
-        "(q.shape, np.float32, (q * 0).tobytes())",
-        "FAILED",
-    ),
-    "a search of memory": (
-        "import gc; found = [x for x in gc.get_objects() if isinstance(x, np.ndarray) and x.dtype == np.float64 "
-        "and x.shape == q.shape]; return found[0].astype(np.float32) if found else q * 0",
-        "FAILED",
-    ),
-    "a forged pickle": (
-        "import pickle; return type('P', (), {'__reduce__': lambda s: (print, ('run',))})()",
-        "must be an array",
-    ),
-    "a late write": (
-        "out = np.zeros(q.shape, np.float32); "
-        "threading.Timer(0.2, lambda: np.copyto(out, right.attend(q.copy(), kv, ids.copy(), steps.copy()))).start(); "
-        "return out",
-        "FAILED",
-    ),
-}
+@pytest.mark.parametrize("cheat", cheats.CHEATS, ids=lambda cheat: cheat.name)
+def test_a_cheat_is_caught(cheat):
+    assert cheat.words in cheats.check(cheat)
 
 
-@pytest.mark.parametrize("cheat", CHEATS)
-def test_a_cheat_is_caught(cheat, theirs):
-    body, words = CHEATS[cheat]
-    backend = theirs(f"def attend(q, kv, ids, steps):\n    {body}\n")
-    (found,) = results(backend, ATTEND)
-    report = "\n".join(found.lines(backend))
-    assert found.status == "failed" and words in report, report
+def test_the_kernel_that_cheats_are_made_of_passes():
+    assert cheats.honest()
 
 
-def test_an_output_kept_by_pointer_is_poisoned_between_calls(theirs):
-    body = """
-    kept = {}
-    def attend(q, kv, ids, steps):
-        if q.shape not in kept:
-            kept[q.shape] = right.attend(q, kv, ids, steps)
-        return kept[q.shape]
-    """
-    first, second = results(theirs(body), ATTEND, OTHER)
-    assert first.status == "passed" and second.status == "failed"
+def test_a_cheat_that_is_honest_or_fails_too_early_is_no_catch():
+    honest = cheats.Cheat("is right", "return right.attend(q, kv, ids, steps)")
+    with pytest.raises(FoundError, match="must fail with 'FAILED', is passed"):
+        cheats.check(honest)
+    early = cheats.Cheat("is wrong at once", "return q * 0", cases=(ATTEND, OTHER))
+    with pytest.raises(FoundError, match="must pass before the cheat shows, is failed"):
+        cheats.check(early)
 
 
 def test_a_child_that_hangs_ends_with_its_judge(tmp_path):

@@ -3,6 +3,7 @@
 import types
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -10,13 +11,13 @@ from qsa.parity import suite, wrong_outputs
 from qsa.parity.backend import Backend
 from qsa.parity.commands import prove as command
 from qsa.parity.contract import Kernel, declared
-from qsa.parity.prove import mutants, run
-from qsa.parity.prove.mutant import CATALOGUE, Mutant, backend_of
+from qsa.parity.prove import run, tables
+from qsa.parity.prove.mutant import Mutant, backend_of
+from qsa.parity.prove.mutants import CATALOGUE
+from qsa.parity.readable import markdown
 from qsa.reference import exact
 
 AGAIN = "pages:op=again,operation=select,argument=scores,seed=61"
-
-assert mutants.__all__
 
 
 def few(arithmetic, operation):
@@ -54,14 +55,57 @@ def test_what_is_not_caught_is_told_and_fails_the_command():
     harmless = Mutant("harmless", "select", "none", lambda right, a: right(a))
     (verdict,) = run.prove([harmless], "exact", [suite.parse(AGAIN)])
     assert not verdict.caught and verdict.cases == 1
-    part = {
-        "arithmetic": "exact",
-        "mutants": [verdict.as_dict()],
-        "wrong_outputs": {},
-        "passing": [],
-        "seconds": [0, 0],
-    }
-    assert command._show(part, command.Console(quiet=True)) == 1
+    row = tables.Row("harmless", "none", verdict.caught, verdict.check)
+    table = tables.Table(
+        "kernels", "exact", 0.0, [row, tables.Row("other", "none", True, "attend", "a case", 2.0, 1.0)]
+    )
+    assert table.lost == [row]
+    proof = command.Proof(1, 0.0, {}, [table])
+    made = command.document(proof)
+    assert made.verdict == "failed" and [line.status for line in made.tables[0].rows] == ["failed", "passed"]
+    assert "NOT CAUGHT" in markdown.text(made)
+
+
+def test_every_table_is_made_and_told(capsys, monkeypatch, tmp_path):
+    from qsa.parity.cli import main
+
+    def code(job, on_step, on_total):
+        on_total(1)
+        on_step("one")
+        return [tables.Row("one", "kind", job.arithmetic != "float", "check")], {}
+
+    monkeypatch.setattr(tables, "TABLES", dict.fromkeys(tables.TABLES, code))
+    monkeypatch.setattr(command, "_made", lambda jobs: [tables.make(job) for job in jobs])
+    assert main(["prove", "--json", str(tmp_path / "proof.json")]) == 1
+    found = msgspec.json.decode((tmp_path / "proof.json").read_bytes(), type=command.Proof)
+    assert found.failed == 2 and len(found.tables) == 7
+    assert "2 were not caught" in capsys.readouterr().out
+    assert main(["prove", "--arithmetic", "exact"]) == 0
+    assert "everything wrong was caught" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["kernel"], "TABLE = 'kernel': allowed are kernels, outputs"),
+        (["--operation", "sort"], "--operation = 'sort': allowed are append_kv"),
+        (["cheats", "--operation", "attend"], "goes with the tables kernels and outputs"),
+        (["--arithmetic", "double"], "--arithmetic = 'double'"),
+    ],
+)
+def test_bad_arguments(arguments, words, capsys):
+    from qsa.parity.cli import main
+
+    assert main(["prove", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_small_table_in_processes_of_their_own(capsys):
+    from qsa.parity.cli import main
+
+    assert main(["prove", "kernels", "--sample", "--operation", "append_index"]) == 0
+    out = capsys.readouterr().out
+    assert "kernels, exact arithmetic: " in out and "kernels, float arithmetic: " in out
 
 
 def test_a_mutant_that_raises_is_no_catch():
@@ -110,7 +154,7 @@ def test_other_bytes_of_equal_worth_fail_where_the_invariance_is_declared(invari
     def block_scores(q_idx, index, steps):
         calls.append(0)
         dots = np.maximum(index.pooled @ q_idx.transpose(0, 2, 1), 0).sum(-1, dtype=np.float32)
-        return dots * np.float32(1 + 2.0**-22) if len(calls) % 3 == 0 else dots
+        return dots * np.float32(1 + 2.0**-22) if len(calls) % 4 == 0 else dots
 
     module = types.SimpleNamespace(declaration={"invariance": invariance}, block_scores=block_scores)
     backend = Backend("test", None, Kernel(module, declared(module)))
@@ -169,10 +213,8 @@ def test_an_input_that_is_written_to_fails_a_sample_of_the_cases():
         assert found == [] and set(counts) == set(wrong_outputs.KINDS)
 
 
-def test_the_command_lists_and_refuses(capsys):
+def test_the_command_lists(capsys):
     from qsa.parity.cli import main
 
     assert main(["prove", "--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(CATALOGUE)
-    assert main(["prove", "--operation", "sort"]) == 2
-    assert "--operation = 'sort': allowed are append_kv" in capsys.readouterr().err
