@@ -6,7 +6,7 @@ check         cases
 ``parity``    the modules on operations, on the device where there is one, else on the CPU kernels
 ``goldens``   every golden, as the reference gives it today; what was computed from the same sources is not again
 ``hashes``    the outputs of the verify-batch windows, on the CPU kernels and on a device where there is one
-``prove``     a sample of wrong kernels, all of which the suite must find
+``prove``     a sample of ``qsa prove``: what is wrong on purpose must be found
 ``sim``       tests/sim: the CUDA kernels lane by lane without a GPU
 ``ptx``       the tests of the generated PTX
 ``evidence``  the newest record of every device: fresh, stale, or with something failed
@@ -29,6 +29,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from qsa.golden import device_records as evidence
 from qsa.golden import recompute as checking
 from qsa.golden import sources
@@ -39,6 +41,7 @@ from qsa.golden.store import Store
 from . import suite
 from .evidence import process
 from .evidence import run as evidence_run
+from .prove.tables import Proof
 from .speed import check as speed
 from .verdicts import STATUSES, Run, Verdict, verdict
 
@@ -105,12 +108,18 @@ def _hashes(run: Run) -> Iterator[Verdict]:
 
 
 def _prove(run: Run) -> Iterator[Verdict]:
-    if importlib.util.find_spec("qsa.parity.commands.prove") is None:
-        yield verdict("prove", "sample", "unsupported", "this version has no command `qsa prove`")
-        return
-    finished = process.run([sys.executable, "-m", "qsa.parity.cli", "prove", "--sample"], PROVE_SECONDS)
-    status, reason = ("passed", "") if finished.code == 0 else ("failed", finished.reason)
-    yield verdict("prove", "sample", status, reason, finished.seconds)
+    """A verdict for each table of ``qsa prove --sample``, run as a child; the end alone when it gave no report."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "proof.json"
+        command = [sys.executable, "-m", "qsa.parity.cli", "prove", "--sample", "--json", str(path)]
+        finished = process.run(command, PROVE_SECONDS)
+        whole = finished.code in (0, 1) and path.is_file()
+        tables = msgspec.json.decode(path.read_bytes(), type=Proof).tables if whole else []
+    if not tables:
+        yield verdict("prove", "sample", "failed", f"gave no report: {finished.reason}", finished.seconds)
+    for table in tables:
+        lost = [f"not caught: {row.name}: {row.case} {row.detail}".rstrip() for row in table.lost]
+        yield verdict("prove", table.title, "failed" if lost else "passed", "\n".join(lost), table.seconds)
 
 
 def _tests(check: str, pattern: str) -> Iterator[Verdict]:

@@ -16,7 +16,7 @@ from qsa.golden.evidence_structs import BenchmarkResults, Evidence
 from qsa.golden.record import Record
 
 from .cases.index import Index
-from .commands.prove import Proof
+from .prove.tables import Proof
 from .report import Report
 
 FOLDER = Path("docs") / "schema"

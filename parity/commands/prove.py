@@ -11,7 +11,6 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -22,7 +21,7 @@ from .. import progress, report
 from ..environment import facts, headline
 from ..prove import tables
 from ..prove.mutants import CATALOGUE
-from ..prove.tables import Job, Row, Table
+from ..prove.tables import Job, Proof, Row, Table
 from ..readable import html, markdown
 from ..readable.document import Document
 from ..readable.document import Row as Line
@@ -35,15 +34,6 @@ WIDTH = 140
 EPILOG = f"""tables: {", ".join(tables.TABLES)}
 
 exit status: 0 when everything wrong was caught and what is right passed; 1 when not; 2 on bad arguments"""
-
-
-class Proof(Struct, frozen=True, forbid_unknown_fields=True):
-    """What ``qsa prove --json`` writes. ``failed``: how many wrong things were not caught."""
-
-    failed: int
-    seconds: float
-    environment: dict[str, Any]
-    tables: list[Table]
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:

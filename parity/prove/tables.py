@@ -66,6 +66,15 @@ class Table(Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.table}, {self.arithmetic} arithmetic" if self.arithmetic else self.table
 
 
+class Proof(Struct, frozen=True, forbid_unknown_fields=True):
+    """What ``qsa prove --json`` writes. ``failed``: how many wrong things were not caught."""
+
+    failed: int
+    seconds: float
+    environment: dict[str, Any]
+    tables: list[Table]
+
+
 class Job(Struct, frozen=True):
     """A table to make; ``operation``: its mutants alone."""
 

@@ -4,12 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from qsa.golden import device_records as evidence
 from qsa.golden.families import produce
 from qsa.golden.store import Store
 from qsa.parity import cli, gate, suite
+from qsa.parity.prove import tables
 
 DEVICE = evidence.Device(
     name="NVIDIA H200",
@@ -164,15 +166,26 @@ def test_the_report_of_parity_is_read_as_it_is_written(monkeypatch):
     assert one.status == "passed" and one.seconds >= 0
 
 
-def test_prove_has_its_place(monkeypatch):
-    monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: None)
+def test_prove_has_a_verdict_for_each_table(monkeypatch):
+    lost = tables.Row("late", "control", False, "", "a case", detail="passed 3 cases")
+    found = [tables.Table("kernels", "exact", 2.0, []), tables.Table("cheats", "", 3.0, [lost])]
+
+    def run(command, seconds, code=1):
+        assert command[3:5] == ["prove", "--sample"]
+        Path(command[-1]).write_bytes(msgspec.json.encode(tables.Proof(1, 5.0, {}, found)))
+        return gate.process.Finished(code, "", 5.0)
+
+    monkeypatch.setattr(gate.process, "run", run)
+    first, second = gate.CHECKS["prove"](gate.Run())
+    assert (first.case.text, first.status, first.seconds) == ("kernels, exact arithmetic", "passed", 2.0)
+    assert second.status == "failed" and second.reason == "not caught: late: a case passed 3 cases"
+
+
+@pytest.mark.parametrize("code", [0, 1, None, -9])
+def test_prove_without_a_report_failed(code, monkeypatch):
+    monkeypatch.setattr(gate.process, "run", lambda c, s: gate.process.Finished(code, " ".join(c), 1.0))
     (one,) = gate.CHECKS["prove"](gate.Run())
-    assert one.status == "unsupported" and "no command `qsa prove`" in one.reason
-    monkeypatch.setattr(gate.importlib.util, "find_spec", lambda name: name)
-    for code, status in ((0, "passed"), (1, "failed"), (None, "failed")):
-        monkeypatch.setattr(gate.process, "run", lambda c, s, code=code: gate.process.Finished(code, " ".join(c), 1.0))
-        (one,) = gate.CHECKS["prove"](gate.Run())
-        assert one.status == status and (status == "passed" or "prove --sample" in one.reason)
+    assert one.status == "failed" and "gave no report" in one.reason
 
 
 TESTS = """

@@ -60,7 +60,7 @@ def test_what_is_not_caught_is_told_and_fails_the_command():
         "kernels", "exact", 0.0, [row, tables.Row("other", "none", True, "attend", "a case", 2.0, 1.0)]
     )
     assert table.lost == [row]
-    proof = command.Proof(1, 0.0, {}, [table])
+    proof = tables.Proof(1, 0.0, {}, [table])
     made = command.document(proof)
     assert made.verdict == "failed" and [line.status for line in made.tables[0].rows] == ["failed", "passed"]
     assert "NOT CAUGHT" in markdown.text(made)
@@ -77,7 +77,7 @@ def test_every_table_is_made_and_told(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(tables, "TABLES", dict.fromkeys(tables.TABLES, code))
     monkeypatch.setattr(command, "_made", lambda jobs: [tables.make(job) for job in jobs])
     assert main(["prove", "--json", str(tmp_path / "proof.json")]) == 1
-    found = msgspec.json.decode((tmp_path / "proof.json").read_bytes(), type=command.Proof)
+    found = msgspec.json.decode((tmp_path / "proof.json").read_bytes(), type=tables.Proof)
     assert found.failed == 2 and len(found.tables) == 7
     assert "2 were not caught" in capsys.readouterr().out
     assert main(["prove", "--arithmetic", "exact"]) == 0
