@@ -11,20 +11,21 @@ BASE ?=
 GOLDEN ?=
 PROVE ?=
 WORKERS ?= auto
-LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py
+LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python tests/support/type_check.py && \
+	if command -v actionlint > /dev/null; then actionlint; fi
 
 .DEFAULT_GOAL := help
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
-.PHONY: help parity parity-full prove warm test cuda golden gate timing gpu evidence bench lint clean
+.PHONY: help parity parity-full parity-aarch64 prove warm test cuda golden gate timing gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
 parity parity-full prove test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The environment is made when it is missing or older than pyproject.toml. A machine with an NVIDIA driver gets the CUDA
 # extra that fits the driver; without one nothing of CUDA is installed.
@@ -49,6 +50,9 @@ parity-full: $(STAMP)  ## the same with every case: on two cores half an hour an
 
 warm: $(STAMP)  ## compile the CPU kernels ahead, in parallel processes
 	@$(BIN)/qsa warm
+
+parity-aarch64: $(STAMP)  ## hold the kernels to the goldens on AArch64, emulated where this machine is none (needs Debian, qemu-user)
+	@BIN=$(BIN) .ci/aarch64 $(PARITY)
 
 prove: $(STAMP)  ## put wrong kernels under the suite, every one must be caught; report in build/prove; PROVE=--sample is short
 	@$(BIN)/qsa prove $(PROVE) --json build/prove/report.json

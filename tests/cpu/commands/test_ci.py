@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from qsa.golden import device_records as evidence
+from qsa.parity import cli
 from qsa.parity.evidence.process import ROOT
 from support.evidence_records import FINGERPRINT, plain, record, step
 
@@ -151,3 +152,32 @@ def test_reasons_of_skipped_tests_are_counted():
     lines = []
     conftest.pytest_terminal_summary(SimpleNamespace(stats={"skipped": reports}, write_line=lines.append))
     assert lines == ["skipped 3: no GPU", "skipped 1: no reason given"]
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_calls_what_there_is(path):
+    """Targets of the Makefile, and options that the command line takes."""
+    text = path.read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    called = re.findall(r"run: make ([a-z0-9-]+)", text)
+    assert set(called) <= targets
+    options = set(
+        re.findall(r"(?<![\w-])--[a-z][a-z-]+", " ".join(line.partition("#")[0] for line in text.splitlines()))
+    )
+    helps = " ".join(cli.parser(verb).format_help() + _help_of(verb) for verb in ("parity", "gate"))
+    assert options and all(option in helps for option in options), options
+    # Text of a pull request must not become part of a command.
+    assert not re.search(r"run: [^\n]*\$\{\{", text) and "${{ github.event" not in text
+
+
+def test_the_workflows_are_there():
+    assert [path.name for path in WORKFLOWS] == ["ci.yml", "kernel.yml"]
+
+
+def _help_of(verb):
+    """The help of one verb, options included."""
+    (subparsers,) = (action for action in cli.parser(verb)._actions if hasattr(action, "choices") and action.choices)
+    return subparsers.choices[verb].format_help()
