@@ -154,12 +154,15 @@ def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         seen = np.arange(got.shape[1]) <= steps[:, 2:3]
         right = exact.block_scores(q, filled, steps)
         return [equal("block_scores: corners", np.where(seen, right, 0), np.where(seen, got, 0), ("row", "block"))]
-    return [corner_row(backend, q[row], filled, int(steps[row, 2]), got[row], row) for row in range(rows)]
+    return [corner_row(backend, q[row], filled, steps[row].tolist(), got[row], row) for row in range(rows)]
 
 
-def corner_row(backend: Backend, q: np.ndarray, index: Index, n_bid: int, got: np.ndarray, row: int) -> Comparison:
-    """The scores of the blocks of one row whose keys may be NaN or infinite."""
-    keys = index.pooled[:n_bid]
+def corner_row(backend: Backend, q: np.ndarray, index: Index, step: list[int], got: np.ndarray, row: int) -> Comparison:
+    """The scores of one row whose keys may be NaN or infinite: those of its blocks, and the tail's where the backend
+    declares it and the index is ours."""
+    _, n_kv, n_bid, _ = step
+    tail = backend.declaration.tail_score and not backend.own_index
+    keys = np.concatenate([index.pooled[:n_bid], index.dead[None]] if tail else [index.pooled[:n_bid]])
     with np.errstate(invalid="ignore"):
         dots = keys.astype(np.float64) @ q.astype(np.float64).T
     if backend.declaration.relu_nan == "zero":
@@ -167,6 +170,9 @@ def corner_row(backend: Backend, q: np.ndarray, index: Index, n_bid: int, got: n
     expected = np.where(dots <= 0, 0, dots).sum(axis=1)
     plain = np.isfinite(keys).all(axis=1)
     bound, reason = twin.score_bound(q, keys[plain], backend.declaration.types.index_scores)
-    scale = np.ones(n_bid)
+    scale = np.ones(len(keys))
     scale[plain] = twin.score_scale(q, keys[plain])
-    return error(f"block_scores: corners, row {row}", expected, got[:n_bid], bound, reason, ("block",), scale)
+    if tail and n_kv % REAL.ratio:
+        expected[n_bid] += TAIL_BONUS
+        scale[n_bid] += TAIL_BONUS if np.isnan(expected[n_bid]) else abs(expected[n_bid])
+    return error(f"block_scores: corners, row {row}", expected, got[: len(keys)], bound, reason, ("block",), scale)

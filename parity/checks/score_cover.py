@@ -113,8 +113,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         if not step[2] and not backend.declaration.tail_score:
             continue
         if recipe["keys"] == "special":
-            if step[2]:
-                found.append(corner_row(backend, q[row], index, step[2], got[row], int(row)))
+            found.append(corner_row(backend, q[row], index, step, got[row], int(row)))
         else:
             found.append(score_row(backend, f"block_scores: row {row}", q[row], index, step, got[row]))
     if not found:

@@ -21,6 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 KEPT = 48
 """Results that each function keeps. Kernels are run one after the other on one case, which asks for a few."""
 
+_all: list[OrderedDict[str, Any]] = []
+
+
+def forget() -> None:
+    """Drop every result: whoever changes one of the functions, or what it calls, must."""
+    for kept in _all:
+        kept.clear()
+
 
 def digest(*values: Any) -> str:
     """Hash of plain values, arrays, and of lists, tuples, dicts, PagedKV, Index and other objects of these."""
@@ -66,6 +74,7 @@ def remembered(function: F) -> F:
     """``function``, whose result is an array or a tuple of arrays and plain values, with its last :data:`KEPT` results
     kept by the content of the arguments. Arrays that it gives are read only."""
     kept: OrderedDict[str, Any] = OrderedDict()
+    _all.append(kept)
 
     @functools.wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:

@@ -286,7 +286,7 @@ def _finite_scores(q_idx: np.ndarray, index: Any, steps: np.ndarray) -> np.ndarr
 def _isolated() -> dict[str, Sentinel]:
     """Backends in a process of their own."""
     return {
-        "child right": _remote("Right", OWN, PASSED),
+        "child right": _remote("PlainKernel", OWN, PASSED),
         "child ends": _remote("Ends", OWN, FAILED, "ended with exit status 3"),
         "child hangs": _remote("Slow", OWN, FAILED, "no answer within 5 s"),
         "child changes its inputs": _remote("Changes", OWN, FAILED, "changed its input q"),
