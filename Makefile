@@ -8,6 +8,7 @@ STAMP := $(VENV)/.stamp
 PARITY ?=
 GATE ?=
 BASE ?=
+BENCH ?=
 GOLDEN ?=
 PROVE ?=
 WORKERS ?= auto
@@ -82,8 +83,9 @@ gpu: $(STAMP)  ## run everything on this machine's GPU and record it in golden/e
 evidence: $(STAMP)  ## say whether the records in golden/evidence speak of today's kernels: fresh or stale
 	@$(BIN)/qsa evidence check
 
-bench: $(STAMP)  ## CPU kernels beside NumPy, measured in one run
-	@$(BIN)/python -m qsa.parity.bench.cpu
+bench: $(STAMP)  ## time the kernels beside the limits of the machine: BENCH='--against file.py', BENCH=--tables
+	@$(BIN)/qsa env
+	@$(BIN)/qsa bench $(BENCH) $(if $(findstring --tables,$(BENCH)),,--json build/bench/report.json --html build/bench/report.html)
 
 golden: $(STAMP)  ## hold every golden to the reference; GOLDEN=--fresh computes again what was computed before
 	@$(BIN)/qsa env

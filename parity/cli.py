@@ -20,6 +20,7 @@ VERBS = {
     "backend": "commands.backend",
     "cases": "commands.cases",
     "golden": "commands.golden",
+    "bench": "commands.bench",
     "gate": "commands.gate",
     "evidence": "commands.evidence",
     "report": "commands.report",

@@ -18,6 +18,7 @@ from qsa.golden.record import Record
 from .cases.index import Index
 from .prove.tables import Proof
 from .report import Report
+from .screen.results import Bench
 
 FOLDER = Path("docs") / "schema"
 
@@ -28,6 +29,7 @@ KINDS = {
     "cases": (Index, "Cases in files: index.json of `qsa cases export`"),
     "proof": (Proof, "What `qsa prove --json` writes"),
     "report": (Report, "What `qsa parity --json` and `qsa gate --json` write"),
+    "bench": (Bench, "What `qsa bench --json` writes"),
 }
 """Name of the schema -> (type, title)."""
 

@@ -84,6 +84,12 @@ def clocks(device: int | str = 0) -> dict[str, Any]:
     return {"sm_mhz": None, "max_sm_mhz": None, "throttled": []}
 
 
+def temperature(device: int | str = 0) -> float | None:
+    """Degrees Celsius of the device as nvidia-smi tells them, None where it does not."""
+    found = _smi("temperature.gpu", device)
+    return float(found[0]) if found and found[0].isdigit() else None
+
+
 def parse_clocks(now: str, top: str, reasons: str) -> dict[str, Any]:
     """:func:`clocks` of nvidia-smi's three texts, such as ``"1980"``, ``"1980"``, ``"0x0000000000000004"``."""
     try:

@@ -2,12 +2,13 @@
 an operation must read, in the pieces in which it must read them."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from qsa.kernels.cuda.toolchain.compiler import array_module, cuda, int32, int64, kernel, launch
 from qsa.kernels.cuda.toolchain.ptx import global_base, ld_global_v4_i32, st_global_i32
+
+from ..screen.floors import cell_bytes
 
 WORD = 16
 """Bytes of one load."""
@@ -17,6 +18,8 @@ PIECE = 256
 
 THREADS = 256
 NEVER = 0x7FABCDEF
+
+__all__ = ["cell_bytes", "copy", "empty", "gather", "reader", "sequential"]
 
 EMPTY, READ, GATHER = "an empty kernel", "a read of the same bytes", "a gather of the same bytes"
 """Names of the limits in a benchmark's rows."""
@@ -71,12 +74,6 @@ def sequential(nbytes: int) -> Callable[[], object]:
     """A function that launches a read of ``nbytes`` in order; the end that fills no piece of 4 KiB is left out."""
     pieces = max(1, nbytes // (WORD * PIECE))
     return reader(max(nbytes, WORD * PIECE), np.arange(pieces) * PIECE, PIECE)
-
-
-def cell_bytes(pool: Any) -> int:
-    """Bytes of one cell of one KV head: K and V, codes and scales. ``pool``: a Pool or a device's K/V."""
-    sides = (pool.k, pool.v)
-    return sum(array.shape[-1] * array.dtype.itemsize for side in sides for array in (side.codes, side.scale))
 
 
 def gather(

@@ -31,6 +31,12 @@ def append_index(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     context, seed = recipe["context"], recipe["seed"]
     raw = backend.rounded("raw_keys", inputs.bell(seed, "accuracy.raw", context, REAL.idx_dim))
     weight = 1 + inputs.uniform(seed, "accuracy.weight", 1, REAL.idx_dim)[0]
+    return appended(backend, raw, weight)
+
+
+def appended(backend: Backend, raw: np.ndarray, weight: np.ndarray) -> list[Comparison]:
+    """The comparisons of the keys that ``backend`` makes of ``raw`` [n, idx_dim], of its type, appended at once."""
+    context = len(raw)
     steps = step_records(np.arange(context))
     blocks = context // REAL.ratio
     expected, given = (Index(blocks + 1, weight, dtype=dtype) for dtype in (np.float64, np.float32))

@@ -159,6 +159,18 @@ class Kernel:
             out = np.full((guarded[0] + 2, *guarded[1:]), GUARD, np.float32)
             keywords = {**keywords, "out": out[1:-1]}
         result, moved = self.call(name, arguments, keywords)
+        if out is not None:
+            if not (out[0] == GUARD).all() or not (out[-1] == GUARD).all():
+                raise ValueError(f"{name}: wrote outside its output")
+            result = out[1:-1] if result is None or isinstance(result, (bool, np.bool_)) else result
+        found = self.given(name, result, moved, gives)
+        if gives in ("array", "rows", "pair"):
+            for part in result if isinstance(result, (list, tuple)) else [result]:
+                poison(part, arguments)
+        return found
+
+    def given(self, name: str, result: Any, moved: dict[str, Any], gives: Gives) -> Any:
+        """What a call gave, as values of the host; ``moved`` are the arguments as the function had them."""
         if gives == "own":
             return Own(result)
         if gives in ("kv", "index"):
@@ -167,15 +179,9 @@ class Kernel:
             if not isinstance(result, dict):
                 raise ValueError(f"{name}: gave {type(result).__name__}: must be a dict of arrays")
             return {str(key): self.array(name, part) for key, part in result.items()}
-        if out is not None:
-            if not (out[0] == GUARD).all() or not (out[-1] == GUARD).all():
-                raise ValueError(f"{name}: wrote outside its output")
-            result = out[1:-1] if result is None or isinstance(result, (bool, np.bool_)) else result
-        parts = list(result) if gives == "pair" or (gives == "rows" and isinstance(result, (list, tuple))) else [result]
-        found = [self.array(name, part) for part in parts]
-        for part in parts:
-            poison(part, arguments)
-        return found if gives == "pair" or (gives == "rows" and isinstance(result, (list, tuple))) else found[0]
+        several = gives == "pair" or (gives == "rows" and isinstance(result, (list, tuple)))
+        found = [self.array(name, part) for part in (result if several else [result])]
+        return found if several else found[0]
 
     def call(
         self, name: str, arguments: dict[str, Any], keywords: dict[str, Any] | None = None

@@ -90,7 +90,7 @@ def of_report(report: Report, title: str, command: Callable[[str], str] = str) -
         summary.append(f"interrupted by {interrupted}: only what was finished is here")
     cases = sorted(report.cases, key=lambda case: WORST_FIRST.index(case.status))
     tables = [_modules(report), _cases(cases, command), _reasons(cases)]
-    environment = {key: _written(value) for key, value in report.environment.items()}
+    environment = {key: written(value) for key, value in report.environment.items()}
     return Document(title, verdict, good, tuple(summary), tuple(each for each in tables if each.rows), environment)
 
 
@@ -169,10 +169,10 @@ def _share(share: float | None) -> str:
     return f"{100 * share:.0f} %" if share < 100 else f"x {share:.0e}"
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A part of the environment on one line."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_written(each)}" for key, each in value.items())
+        return ", ".join(f"{key} {written(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_written, value))
+        return ", ".join(map(written, value))
     return str(value)
