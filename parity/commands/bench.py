@@ -21,9 +21,9 @@ from ..screen import cases as benchmarks
 from ..screen import document, run
 from ..screen.results import Bench
 
-EPILOG = """Without --rows, --context, --format, --schedule and --case the screen is timed: contexts from 1K to 1M at one
-row, rows at 64K, formats, schedules. With one of them every combination of their values is timed; what is not given
-has one value.
+EPILOG = """Without --rows, --context, --format, --schedule and --case the screen is timed: contexts from 1K to 1M at
+one row, rows at 64K, formats, schedules. With one of them every combination of their values is timed; what is not
+given has one value.
 
 A result that is wrong has no time, nor has a time that the machine cannot reach. What a number means: docs/bench.md.
 

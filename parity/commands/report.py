@@ -1,20 +1,23 @@
-"""``qsa report diff | merge``: what changed between two reports, and one report of several.
+"""``qsa report diff | merge``: what changed between two reports (of ``qsa bench`` too), and one report of several.
 
 Exit codes: 0 done (``diff``: nothing newly fails), 1 something newly fails, 2 bad arguments or files.
 """
 
 import argparse
+from typing import Any
 
 import msgspec
 
 from qsa.golden import files
+from qsa.golden.store import read_json
+from qsa.reference.validation import convert
 
 from .. import report, report_changes
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
     """Add the command ``report``; its ``run`` default takes the parsed arguments and returns the exit code."""
-    top = subparsers.add_parser("report", help="compare or merge reports of qsa parity and qsa gate")
+    top = subparsers.add_parser("report", help="compare or merge reports of qsa parity, qsa gate and qsa bench")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     parser = verbs.add_parser("diff", help="say what newly fails and what got slower")
     parser.add_argument("before", metavar="A.json", help="the earlier report")
@@ -38,12 +41,40 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def diff(arguments: argparse.Namespace) -> int:
     """Print what changed; returns 1 when something newly fails. Raises ValueError on bad arguments and files."""
+    benches = [_bench(path) for path in (arguments.before, arguments.now)]
+    if None not in benches:
+        return _diff_benches(arguments, *benches)
     before, now = (report_changes.load(path) for path in (arguments.before, arguments.now))
     found = report_changes.diff(before, now, arguments.factor)
     with report.report_writer(arguments.json, None) as write:
         print("\n".join(report_changes.lines(found)))
         if arguments.json:
             write(arguments.json, report.json_text(report_changes.as_json(found)))
+    return 1 if found.failed else 0
+
+
+def _bench(path: str) -> Any:
+    """The report of `qsa bench` in the file ``path``, None where it is none. Raises ValueError on a damaged one."""
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("kind") != "bench":
+        return None
+    # Imported here: most reports are not of it.
+    from ..screen.results import Bench
+
+    try:
+        return convert(found, Bench)
+    except ValueError as error:
+        raise ValueError(f"{path}: is no report of qsa bench: {error}") from error
+
+
+def _diff_benches(arguments: argparse.Namespace, before: Any, now: Any) -> int:
+    from ..screen import changes
+
+    found = changes.diff(before, now, arguments.factor)
+    with report.report_writer(arguments.json, None) as write:
+        print("\n".join(changes.lines(found)))
+        if arguments.json:
+            write(arguments.json, report.json_text(changes.as_json(found)))
     return 1 if found.failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The report of ``qsa bench`` for a reader: lines of a terminal, and the document of which HTML and Markdown are made."""
+"""The report of ``qsa bench`` for a reader: lines of a terminal; the document that HTML and Markdown are made of."""
 
 from collections.abc import Callable, Iterator
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ class Run:
     """A run of ``backends``, the first of which the others stand against; ``facts`` are those of ``qsa env``."""
 
     def __init__(self, backends: Sequence[Backend], facts: dict[str, Any], seconds: float = SECONDS) -> None:
-        names = distinct([backend.name for backend in backends], [backend.arithmetic for backend in backends])
+        names = distinct(
+            [short_name(backend.name) for backend in backends], [backend.arithmetic for backend in backends]
+        )
         self.entries = [Entry(name, backend, kind_of(backend)) for name, backend in zip(names, backends, strict=True)]
         self.facts, self.seconds, self.interrupted = facts, seconds, ""
         self.limits: dict[str, Limits] = {}
@@ -86,6 +89,14 @@ class Run:
 
 def _of_device(measure: Callable[[State], Limits], read: Callable[[], State]) -> Limits:
     return measure(read())
+
+
+def short_name(backend: str) -> str:
+    """A backend's name without the folder and the ending of a file."""
+    place, colon, attribute = backend.partition(":")
+    if place.endswith((".py", ".json")):
+        place = Path(place).stem
+    return f"{place}{colon}{attribute}"
 
 
 def distinct(names: Sequence[str], arithmetics: Sequence[str]) -> list[str]:
