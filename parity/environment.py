@@ -41,7 +41,6 @@ _EXTRAS = {
     "prompts of other tokenizers": ("text", ("tokenizers",)),
     "reports in HTML (--html)": ("report", ("jinja2",)),
     "plots": ("report", ("matplotlib",)),
-    "clocks of a device by NVML (else nvidia-smi)": ("bench", ("pynvml",)),
     "running again on a change (--watch)": ("watch", ("watchfiles",)),
     "completion in the shell": ("shell", ("argcomplete",)),
     "tests": ("test", ("pytest", "hypothesis")),

@@ -8,7 +8,7 @@ import numpy as np
 from qsa.kernels.cuda.toolchain.compiler import array_module, cuda, int32, int64, kernel, launch
 from qsa.kernels.cuda.toolchain.ptx import global_base, ld_global_v4_i32, st_global_i32
 
-from ..screen.floors import cell_bytes
+from ..screen.limits.floors import cell_bytes
 
 WORD = 16
 """Bytes of one load."""

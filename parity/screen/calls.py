@@ -6,12 +6,14 @@ this call is noted (:class:`Noting`). What a timed call gave is put before the s
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import xxhash
+
+from qsa.kernels.ops import BACKENDS
 
 from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison
@@ -23,13 +25,21 @@ from .problems import Problem
 
 @dataclass(frozen=True)
 class Noted:
-    """A call as the contract has it: values of the host by name, options, what the function gives."""
+    """A call as the contract has it: values of the host by name, options, what the function gives.
+
+    ``output`` is the keyword by which the function takes an array for its result; empty where it makes one itself.
+    """
 
     name: str
     arguments: dict[str, Any]
     keywords: dict[str, Any]
     gives: Gives
     guarded: Any
+    output: str = ""
+
+
+OUTPUTS = {"block_scores": "out", "select": "ids", "attend": "out"}
+"""Operation -> the keyword by which our own backends take an array for the result: an engine gives one."""
 
 
 class Noting(Kernel):
@@ -75,6 +85,8 @@ class Call:
             keywords["slots"] = self.moved["slots"]
         in_order = [value for name, value in self.moved.items() if name != "slots"]
         self.function: Callable[[], Any] = partial(kernel.function(noted.name), *in_order, **keywords)
+        if noted.output and self.out is None and kernel.takes(noted.name, noted.output):
+            self.function = partial(self.function, **{noted.output: self.first()})
 
     def first(self) -> Any:
         """The call, with its refusals. Raises UnsupportedError."""
@@ -135,7 +147,8 @@ class Judge:
             wrong = _wrong(self.problem.check(Backend(self.backend.name, self.backend.arithmetic, noting), variant))
             if wrong:
                 return wrong
-            self.noted.append(noting.noted[operation])
+            output = OUTPUTS.get(operation, "") if self.backend.name in BACKENDS else ""
+            self.noted.append(replace(noting.noted[operation], output=output))
         return ""
 
     def other_values(self) -> dict[str, Any]:

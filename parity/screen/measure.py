@@ -14,10 +14,10 @@ from ..contract.kernel import Kernel
 from ..evidence.process import impersonal
 from ..speed import verdict
 from ..speed.verdict import Floors, Round
-from . import floors
 from .calls import Call, Judge, Noted
 from .cases import BenchCase
 from .devices import Device, sampler_of
+from .limits import floors
 from .problems import Problem, make
 from .results import Against, Floor, Limits, State, Timing
 from .samplers import Sampler, copies
@@ -223,6 +223,8 @@ def _timing(case: BenchCase, racer: Racer, racers: Sequence[Racer], options: Opt
     us, p10, p90 = figure(samples, kind)
     statistic = "lower quartile" if kind == "cpu" else "median"
     contract = f"{racer.sampler.contract}; {statistic} of {len(samples)} samples of {racer.count} calls at most"
+    if racer.problem is not None and racer.problem.note:
+        contract += f"; {racer.problem.note}"
     known |= {"contract": contract, "state": racer.state}
     if floors.impossible(us, known["floor"]) and racer.problem is not None:
         # The limits may have been measured while other work ran.

@@ -23,7 +23,7 @@ from ..checks import attend_inputs, index_operations, selection, storage
 from ..compare.comparison import Comparison, equal, error
 from ..contract import NUMBER_TYPES, OwnIndex
 from .cases import OWN, STANDING, BenchCase
-from .floors import cell_bytes
+from .limits.floors import cell_bytes
 
 SEED, TAIL = 1, 3
 """Of every case: its seed, and the cells of the unfinished block, as many as there can be."""
@@ -43,12 +43,14 @@ class Problem:
     changed  names of the arguments that differ in the second variant
     touched  bytes that a call must read or write
     macs     multiply-adds that it must do; of a selection comparisons
+    note     what is otherwise than the case says, for the contract of its times
     """
 
     check: Check
     changed: tuple[str, ...]
     touched: int
     macs: int
+    note: str = ""
 
 
 def make(backend: Backend, case: BenchCase) -> Problem:
@@ -58,7 +60,9 @@ def make(backend: Backend, case: BenchCase) -> Problem:
 
 
 def _attend(backend: Backend, case: BenchCase) -> Problem:
-    w, expected, bound, reason = _attention(backend, case.get("format"), case.get("rows"), case.get("context"))
+    # A backend that keeps K and V itself stands beside ours of any format.
+    format = OWN if backend.own_storage else case.get("format")
+    w, expected, bound, reason = _attention(backend, format, case.get("rows"), case.get("context"))
     queries, results = (w.q, _rolled(w.q)), (expected, _rolled(expected))
     schedule = case.get("schedule")
     keywords = {} if schedule == STANDING else {"schedule": schedule, "splits": 8}
@@ -70,12 +74,13 @@ def _attend(backend: Backend, case: BenchCase) -> Problem:
         return [error("attend", results[variant], got, bound, reason)]
 
     width = int(w.steps[:, 3].sum())
-    own = case.get("format") == OWN
+    own = format == OWN
     types = backend.declaration.types
     cell = 2 * REAL.head_dim * NUMBER_TYPES[types.kv].dtype.itemsize if own else cell_bytes(w.kv.pool)
     query, output = (w.q.size * NUMBER_TYPES[name].dtype.itemsize for name in (types.query, types.output))
     touched = len(w.cells) * REAL.n_head_kv * cell + query + output
-    return Problem(check, ("q",), touched, width * REAL.n_head * REAL.head_dim * 2)
+    note = f"K and V in the backend's own storage, {types.kv}" if own else ""
+    return Problem(check, ("q",), touched, width * REAL.n_head * REAL.head_dim * 2, note)
 
 
 def _rolled(x: np.ndarray) -> np.ndarray:

@@ -12,11 +12,13 @@ from qsa.kernels.ops import BACKENDS
 from qsa.kernels.sources import root
 
 from ..backend import Backend
+from ..bench import device
 from ..contract.kernel import Kernel
 from ..running import runs
 from ..speed import base
-from . import exponents, floors, machine
+from . import exponents
 from .cases import BenchCase
+from .limits import cpu, floors, nvml
 from .measure import Entry, Options, measured
 from .results import Bench, Contestant, Limits, State, Timing
 
@@ -49,16 +51,17 @@ class Run:
         again: dict[str, Callable[[], Limits]] = {}
         for kind in dict.fromkeys(entry.kind for entry in self.entries):
             if kind == "cpu":
-                self._state[kind], again[kind] = machine.state_reader(), machine.limits
+                self._state[kind], again[kind] = cpu.state_reader(), cpu.limits
                 continue
             try:
                 # Imported here: it needs numba-cuda and CuPy.
-                from . import gpu
+                from .limits import cuda
             except ImportError as error:
                 text = f"the limits of a device are measured with numba-cuda and CuPy (extra cuda12 or cuda13): {error}"
                 raise ValueError(text) from error
-            self._state[kind] = read = gpu.state_reader(gpu.bus_address())
-            again[kind] = partial(_of_device, gpu.measured_limits, read)
+            self._state[kind] = read = nvml.state_reader(cuda.bus_address())
+            self.facts = {**self.facts, "driver": device.facts()["driver"]}
+            again[kind] = partial(_of_device, cuda.measured_limits, read)
         self.limits |= {kind: measure() for kind, measure in again.items()}
         self.start = tuple(read() for read in self._state.values())
         self._options = Options(self.seconds, self.limits, again, self._state)

@@ -6,7 +6,8 @@ import sys
 import pytest
 
 from qsa.parity.backend import Backend
-from qsa.parity.screen import cases, gpu
+from qsa.parity.screen import cases
+from qsa.parity.screen.limits import cuda, nvml
 from qsa.parity.screen.measure import Entry, Options, measured
 from qsa.parity.screen.results import State
 
@@ -31,8 +32,8 @@ def select(scores, steps, rule="blocks"):
 
 @pytest.fixture(scope="module")
 def options(needs_a_device):
-    read = gpu.state_reader(gpu.bus_address())
-    limits = gpu.measured_limits(read())
+    read = nvml.state_reader(cuda.bus_address())
+    limits = cuda.measured_limits(read())
     return Options(0.05, {"cuda": limits}, {"cuda": lambda: limits}, {"cuda": read}, {}, random.Random(1))
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from qsa.parity import cli
-from qsa.parity.screen import machine
+from qsa.parity.screen.limits import cpu
 from qsa.parity.screen.results import Limits, Rate
 from support import timed_kernels
 
@@ -17,7 +17,7 @@ TINY = ["--op", "attend", "select", "--rows", "1", "2", "4", "--context", "64", 
 def known_limits(monkeypatch):
     """Rates that no kernel reaches; measuring them takes two seconds."""
     found = Limits("a machine", 1 << 20, (Rate(1 << 28, 1e6, 1e6),), 0.5, 0.001, 1e15, "the test")
-    monkeypatch.setattr(machine, "limits", lambda: found)
+    monkeypatch.setattr(cpu, "limits", lambda: found)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ import pytest
 from qsa.parity.backend import Backend, UnsupportedError
 from qsa.parity.contract import Kernel, declared
 from qsa.parity.screen import cases, devices, measure, samplers
-from qsa.parity.screen.calls import Call, Judge
+from qsa.parity.screen.calls import OUTPUTS, Call, Judge
 from qsa.parity.screen.measure import Entry, Options, compared, measured, turns
 from qsa.parity.screen.problems import make
 from qsa.parity.screen.results import Limits, Rate, State
 from support import timed_kernels
+from support.float_kernel import FloatKernel
 
 CASE = cases.make("attend", rows=2, context=64)
 SLOW = Limits("a machine", 1 << 20, (Rate(1 << 16, 1.0, 1.0), Rate(1 << 28, 1.0, 1.0)), 0.5, 0.01, 1e15, "the test")
@@ -134,6 +135,25 @@ def test_every_operation_is_timed(operation):
     [found] = measured(cases.make(operation, rows=4, context=64), [entry("Right")], options())
     assert found.status == "timed" and found.us > 0 and found.p10_us <= found.us <= found.p90_us, found.reason
     assert found.floor.bytes > 0 and "clock of the host, hot; lower quartile of" in found.contract
+
+
+@pytest.mark.parametrize(("operation", "keyword"), OUTPUTS.items())
+def test_our_own_backends_are_given_an_array_for_the_result(operation, keyword):
+    backend = Backend("cpu", "exact")
+    judge = Judge(backend, make(backend, cases.make(operation, rows=2, context=64)))
+    assert judge.before(operation) == ""
+    call = Call(backend.kernel, judge.noted[0])
+    assert call.function.keywords[keyword] is not None
+    assert call.function() is call.function.keywords[keyword]
+    [found] = measured(cases.make(operation, rows=2, context=64), [Entry("cpu", backend)], options())
+    assert found.status == "timed", found.reason
+
+
+def test_own_storage_stands_beside_any_format():
+    one = Entry("FloatKernel", Backend("x", "float", Kernel(FloatKernel(), declared(FloatKernel()))))
+    found = measured(cases.make("attend", rows=1, context=64, format="q4_0"), [entry("Right"), one], options())
+    assert [each.status for each in found] == ["timed", "timed"]
+    assert "K and V in the backend's own storage, float32" in found[1].contract and found[1].against is not None
 
 
 def test_cold_calls_have_arguments_of_their_own():

@@ -11,7 +11,8 @@ import pytest
 from qsa.kernels.sources import root
 from qsa.parity import schema
 from qsa.parity.readable import html, markdown
-from qsa.parity.screen import cases, changes, document, exponents, floors, machine, plots, run
+from qsa.parity.screen import cases, changes, document, exponents, plots, run
+from qsa.parity.screen.limits import cpu, floors, nvml
 from qsa.parity.screen.results import Against, Bench, Contestant, Limits, Rate, State, Timing
 
 RATES = (Rate(1 << 16, 200.0, 90.0), Rate(1 << 22, 60.0, 80.0), Rate(1 << 28, 10.0, 12.0))
@@ -181,11 +182,11 @@ def test_two_reports_are_compared():
 
 
 def test_the_limits_of_this_machine():
-    found = machine.rate(1 << 20, 1)
+    found = cpu.rate(1 << 20, 1)
     assert found.bytes == 1 << 20 and found.copy_gb_s > 0.05 and found.read_gb_s > 0.05
-    assert machine.macs_per_s({"avx2": True}, 2, 3000.0) == (2 * 64 * 3e9, "2 cores x 64 a cycle (AVX2) x 3000 MHz")
-    assert "tells no highest clock" in machine.macs_per_s({}, 1, None)[1]
-    assert machine.state_reader()().throttled == () and machine.last_cache() > 1 << 14
+    assert cpu.macs_per_s({"avx2": True}, 2, 3000.0) == (2 * 64 * 3e9, "2 cores x 64 a cycle (AVX2) x 3000 MHz")
+    assert "tells no highest clock" in cpu.macs_per_s({}, 1, None)[1]
+    assert cpu.state_reader()().throttled == () and cpu.last_cache() > 1 << 14
 
 
 class FakeNvml:
@@ -213,8 +214,7 @@ class FakeNvml:
 
 
 def test_the_state_of_a_device_by_nvml():
-    gpu = pytest.importorskip("qsa.parity.screen.gpu", reason="needs numba-cuda", exc_type=ImportError)
-    found = gpu.by_nvml(FakeNvml(), SimpleNamespace())
+    found = nvml.by_nvml(FakeNvml(), SimpleNamespace())
     reasons = ("software power cap", "hardware thermal slowdown")
     assert found == State(clock_mhz=1200, most_mhz=1980, temperature=84, watts=None, throttled=reasons)
     assert document.state_text(found).startswith("1200 of 1980 MHz, 84 C, throttled: software power cap")

@@ -11,9 +11,9 @@ from typing import Any
 import llvmlite.binding
 import numpy as np
 
-from ..environment import cores, cpu_name
-from ..speed.measure import throttle_counts
-from .results import Limits, Rate, State
+from ...environment import cores, cpu_name
+from ...speed.measure import throttle_counts
+from ..results import Limits, Rate, State
 
 SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28)
 """Bytes of the sets that are copied and read: from the first caches to the memory."""

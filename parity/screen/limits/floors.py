@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .results import Floor, Limits, Rate, Timing
+from ..results import Floor, Limits, Rate, Timing
 
 ROOM = 1.25
 """A time is impossible when the floor is more than so many times as long. The rates under a floor are measured, by
