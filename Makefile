@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 	@extras=$(EXTRAS); cuda=$$(nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\([0-9]*\).*/\1/p'); \
-	case "$$cuda" in 12|13) extras=$$extras,cuda$$cuda;; esac; \
+	case "$$cuda" in 12|13) extras=$$extras,cuda$$cuda,bench;; esac; \
 	echo "installing qsa-parity[$$extras]"; \
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable ".[$$extras]"
 	@touch $@
