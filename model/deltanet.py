@@ -95,3 +95,13 @@ def replay(inputs: Inputs, rows: slice, weights: Mapping[str, Any], state: State
     layers.causal_conv(conv, weights["conv1d.weight"], state.past)
     # The memory does not depend on the query, so the key is passed in its place and the result is dropped.
     layers.delta_rule(k, k, v, decay, beta, state.memory)
+
+
+def replay_kept(
+    inputs: Inputs, bounds: Any, weights: Mapping[str, Any], states: Sequence[State], layers: Any
+) -> None:
+    """:func:`replay` of several sequences at once: ``bounds``, which the device reads (``RowBounds`` of the backend),
+    say which rows of the call each of ``states`` keeps."""
+    conv, k, v, decay, beta = inputs
+    layers.causal_conv(conv, weights["conv1d.weight"], [state.past for state in states], spans=bounds)
+    layers.delta_rule(k, k, v, decay, beta, [state.memory for state in states], spans=bounds)

@@ -91,3 +91,22 @@ class Layer:
             deltanet.replay(next(entries), rows, self.attention, state, self.backend.layers)
         else:
             qsa.replay(next(entries)[rows], steps, state, self.backend)
+
+    def replay_kept(
+        self,
+        entries: Iterator[Any],
+        spans: Sequence[slice],
+        bounds: Any,
+        steps: Any,
+        states: Sequence[Any],
+        ple_states: Sequence[Any],
+    ) -> None:
+        """:meth:`replay` of several sequences at once; arguments as :meth:`TextModel.recompute_kept`."""
+        if self.ple:
+            ple.replay_kept(next(entries), bounds, self.ple, self.config, ple_states, self.backend.layers)
+        entry = next(entries)
+        if self.linear:
+            deltanet.replay_kept(entry, bounds, self.attention, states, self.backend.layers)
+            return
+        for span, state in zip(spans, states, strict=True):
+            qsa.replay(entry[span], steps[span], state, self.backend)

@@ -114,3 +114,11 @@ def replay(
     """Advance ``state`` by ``rows`` of an earlier call, from the convolution's inputs ``conv``. The resulting bytes are
     those that :func:`forward` leaves."""
     layers.causal_conv(conv[rows], weights["conv1d.weight"], state.past, config.ngram_size)
+
+
+def replay_kept(
+    conv: np.ndarray, bounds: Any, weights: Mapping[str, Any], config: Config, states: Sequence[State], layers: Any
+) -> None:
+    """:func:`replay` of several sequences at once, as ``deltanet.replay_kept``."""
+    pasts = [state.past for state in states]
+    layers.causal_conv(conv, weights["conv1d.weight"], pasts, config.ngram_size, spans=bounds)

@@ -213,6 +213,20 @@ class TextModel(ABC):
         for layer, attention, ple_state in zip(self.layers, state.attention, state.ple, strict=True):
             layer.replay(entries, rows, steps, attention, ple_state)
 
+    def recompute_kept(
+        self, journal: list, spans: Sequence[slice], bounds: Any, steps: Any, states: Sequence[State]
+    ) -> None:
+        """:meth:`recompute` of several sequences at once, each restored, by the first of its rows.
+
+        spans   slice of every sequence's rows in the run
+        bounds  the backend's ``RowBounds``: which of them are kept, read on the device
+        steps   [n, 4] int32, step records of all rows on the device, with position -1 where a row is not kept
+        """
+        entries = iter(journal)
+        for index, layer in enumerate(self.layers):
+            attention, ple_states = [s.attention[index] for s in states], [s.ple[index] for s in states]
+            layer.replay_kept(entries, spans, bounds, steps, attention, ple_states)
+
 
 def _ple_spans(spans: Sequence[slice], states: Sequence[State], index: int) -> list[tuple[slice, Any]]:
     """(rows, state of the PLE of layer ``index``) of every sequence."""

@@ -4,7 +4,7 @@ Importing it needs the extra cuda12 or cuda13; raises ImportError, saying so, wh
 """
 
 try:
-    from . import layers
+    from . import layers, rounds
     from . import sampler as row_sampler
     from .append_index import append_index, plan_append_index
     from .append_kv import append_kv, plan_append_kv
@@ -34,6 +34,7 @@ __all__ = [
     "plan_select",
     "program_stream",
     "read_kv",
+    "rounds",
     "row_sampler",
     "select",
     "to_device",

@@ -71,6 +71,30 @@ def check_delta_rule(backend, counts, sizes):
     _same(backend, [got, *on_device], [want, *states])
 
 
+@pytest.mark.parametrize("kept", [[(0, 2), (3, 4), (5, 5)], [(1, 9)], [(0, 9)], [(i, i + 1) for i in range(8)]])
+def test_bounds_that_the_device_reads(backend, kept):
+    """Rows between and after them are left alone, and of a sequence without a row its state."""
+    rng, n, sizes = np.random.default_rng(5), 9, (2, 4, 16, 18)
+    (q, k, wide, decay, beta), memories = delta_problem(rng, [n] + [0] * (len(kept) - 1), sizes)
+    v = wide[:, : sizes[1] * sizes[3]].reshape(n, sizes[1], sizes[3])
+    x, taps = normal(rng, n, 40), normal(rng, 4, 40)
+    pasts = [normal(rng, 3, 40) for _ in kept]
+    bounds = np.array([end for pair in kept for end in pair] + [0] * (16 - 2 * len(kept)))
+    spans = backend.module.layers.recurrent.RowBounds(backend.to_device(bounds), n)
+    arrays = [backend.to_device(a) for a in (q, k, np.ascontiguousarray(v), decay, beta)]
+    on_device = [[backend.to_device(state) for state in states] for states in (memories, pasts)]
+    backend.module.layers.delta_rule(*arrays, on_device[0], spans=spans)
+    backend.module.layers.causal_conv(backend.to_device(x), backend.to_device(taps), on_device[1], spans=spans)
+    for (first, end), memory, past in zip(kept, memories, pasts, strict=True):
+        rows = slice(first, end)
+        if end > first:
+            exact.delta_rule(q[rows], k[rows], v[rows], decay[rows], beta[rows], memory)
+            exact.causal_conv(x[rows], taps, past)
+    _same(backend, [*on_device[0], *on_device[1]], [*memories, *pasts])
+    with pytest.raises(ValueError, match="at most 8"):
+        backend.module.layers.causal_conv(backend.to_device(x), backend.to_device(taps), on_device[1] * 9, spans=spans)
+
+
 @pytest.mark.parametrize("counts", [[3], [9], [1, 2]])
 def test_delta_rule(backend, counts):
     """The value dims are no multiple of a thread block's; more rows than are staged; two sequences."""

@@ -1,8 +1,8 @@
 """Short convolution and gated delta rule on CUDA, in place on their states; bytes of ``reference.exact.recurrent``.
 
 A call takes the rows of up to 8 sequences in one launch, further ones in further launches: the addresses of their
-states and the bounds of their rows are arguments, so a captured launch holds them. Rows may be strided: columns of a
-projection are read where they lie.
+states and the bounds of their rows are arguments, so a captured launch holds them; of :class:`RowBounds` it holds the
+address alone, and every replay reads them. Rows may be strided: columns of a projection are read where they lie.
 
 The delta rule gives 4 lanes to a value of a head's memory: lane j holds the keys j, j + 4, ..., which is the contract's
 column j, in registers over all rows of the call. No other lane ever reads them, so nothing waits between rows but the
@@ -10,10 +10,11 @@ two shuffles that add the columns; key and query rows come through shared memory
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
+from ..common.checks import check_array
 from ..common.scalar import exp, one_nan, sigmoid, softplus
 from ..common.views import empty
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
@@ -24,6 +25,18 @@ from ..toolchain.ptx_rows import F1, F2, F3, PtxRow, signature_of
 
 MAX_SEQUENCES = 8
 """Sequences of one launch."""
+
+
+class RowBounds(NamedTuple):
+    """In the place of ``spans``: which rows of each sequence are taken, read on the device.
+
+    ``bounds`` int64 [16] on the device: first row and the row after the last of each of up to 8 sequences, which need
+    not follow one another. ``most``: rows of a sequence at most.
+    """
+
+    bounds: DeviceArray
+    most: int
+
 
 CONV_THREADS = 128
 CONV_ROWS = 16
@@ -53,8 +66,8 @@ def conv_kernel(taps_count: int) -> Any:
         if channel >= channels:
             return
         sequence = int32(cuda.blockIdx.z)
-        begin = int32(bounds[sequence])
-        rows = int32(bounds[sequence + 1] - begin)
+        begin = int32(bounds[2 * sequence])
+        rows = int32(bounds[2 * sequence + 1] - begin)
         held = int32((taps_count - 1) * dilation)
         history = past[sequence] + int64(channel) * 4
         pitch = int64(channels) * 4
@@ -114,7 +127,7 @@ def delta_kernel(keys: int, values: int, repeat: int) -> Any:
         value = int32(min(value, values - 1))
         head, sequence = int32(cuda.blockIdx.y), int32(cuda.blockIdx.z)
         key_head = int32(head // repeat)
-        begin, end = int32(bounds[sequence]), int32(bounds[sequence + 1])
+        begin, end = int32(bounds[2 * sequence]), int32(bounds[2 * sequence + 1])
         source = memory[sequence] + ((int64(head) * keys + column) * values + value) * 4
         m = cuda.local.array(per, float32)
         for i in range(per):
@@ -172,14 +185,27 @@ def delta_kernel(keys: int, values: int, repeat: int) -> Any:
 
 def _launches(states, spans, rows):
     """(addresses of the states, bounds of their rows, sequences, most rows) of every launch, filled up to 8."""
+    if isinstance(spans, RowBounds):
+        yield (*map(address, states), *(0,) * (MAX_SEQUENCES - len(states))), spans.bounds, len(states), spans.most
+        return
     if spans is None:
         states, spans = [states], [slice(0, rows)]
     for first in range(0, len(spans), MAX_SEQUENCES):
         part, held = spans[first : first + MAX_SEQUENCES], states[first : first + MAX_SEQUENCES]
         fill = MAX_SEQUENCES - len(part)
-        bounds = (*(span.start for span in part), *(part[-1].stop,) * (fill + 1))
+        bounds = (*(end for span in part for end in (span.start, span.stop)), *(0,) * (2 * fill))
         addresses = (*map(address, held), *(0,) * fill)
         yield addresses, bounds, len(part), max(span.stop - span.start for span in part)
+
+
+def _check_spans(spans, states, rows):
+    """As ``check_spans``, of :class:`RowBounds` too."""
+    if not isinstance(spans, RowBounds):
+        check_spans(spans, states, rows)
+        return
+    check_array("bounds", spans.bounds, "int64", (2 * MAX_SEQUENCES,), alignment=8)
+    if len(states) > MAX_SEQUENCES or not 0 <= spans.most <= rows:
+        raise ValueError(f"spans: {len(states)} states, {spans.most} rows: at most {MAX_SEQUENCES}, and {rows} rows")
 
 
 def _check_state(name, state, shape):
@@ -197,18 +223,19 @@ def causal_conv(
     taps: DeviceArray,
     past: DeviceArray | Sequence[DeviceArray],
     dilation: int = 1,
-    spans: Sequence[slice] | None = None,
+    spans: Sequence[slice] | RowBounds | None = None,
 ) -> DeviceArray:
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``.
 
-    All arrays on the device; ``past`` C-contiguous. Raises ValueError on mismatched arrays.
+    All arrays on the device; ``past`` C-contiguous. Rows outside :class:`RowBounds` are left unset in the result. Raises
+    ValueError on mismatched arrays.
     """
     rows, channels = x.shape
     _check("x", x, (rows, channels))
     kernel_size = len(taps)
     _check("taps", taps, (kernel_size, channels))
     held = (kernel_size - 1) * dilation
-    check_spans(spans, past, rows)
+    _check_spans(spans, past, rows)
     for state in [past] if spans is None else past:
         _check_state("past", state, (held, channels))
     out = empty((rows, channels))
@@ -245,12 +272,12 @@ def delta_rule(
     decay: DeviceArray,
     beta: DeviceArray,
     memory: DeviceArray | Sequence[DeviceArray],
-    spans: Sequence[slice] | None = None,
+    spans: Sequence[slice] | RowBounds | None = None,
 ) -> DeviceArray:
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``.
 
-    All arrays on the device; ``memory`` C-contiguous. Raises ValueError on mismatched arrays, or unless the key dims
-    are a multiple of 16, whole reads of four to a column.
+    All arrays on the device; ``memory`` C-contiguous. Rows outside :class:`RowBounds` are left unset in the result.
+    Raises ValueError on mismatched arrays, or unless the key dims are a multiple of 16, whole reads of four to a column.
     """
     rows, key_heads, keys = q.shape
     _, heads, values = v.shape
@@ -264,7 +291,7 @@ def delta_rule(
         ("beta", beta, (rows, heads)),
     ):
         _check(name, x, shape)
-    check_spans(spans, memory, rows)
+    _check_spans(spans, memory, rows)
     for state in [memory] if spans is None else memory:
         _check_state("memory", state, (heads, keys, values))
     out = empty((rows, heads, values))
@@ -278,7 +305,7 @@ def delta_rule(
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
-    states, bounds = "UniTuple(int64, 8)", "UniTuple(int64, 9)"
+    states, bounds, read = "UniTuple(int64, 8)", "UniTuple(int64, 16)", "int64[::1]"
     for name, row in (("rows", F2), ("columns", "float32[:, :]")):
         signature = signature_of(row, F2, states, bounds, "int64", "int64", F2)
         yield PtxRow(f"causal_conv_{name}", conv_kernel.build(4), signature)
@@ -286,3 +313,7 @@ def ptx_rows() -> Iterator[PtxRow]:
     for name, value in (("rows", F3), ("columns", "float32[:, :, :]")):
         signature = signature_of(F3, F3, value, F2, F2, states, bounds, F3)
         yield PtxRow(f"delta_rule_{name}", delta_kernel.build(128, 128, 3), signature)
+    signature = signature_of("float32[:, :]", F2, states, read, "int64", "int64", F2)
+    yield PtxRow("causal_conv_bounds", conv_kernel.build(4), signature)
+    signature = signature_of(F3, F3, "float32[:, :, :]", F2, F2, states, read, F3)
+    yield PtxRow("delta_rule_bounds", delta_kernel.build(128, 128, 3), signature)

@@ -1,0 +1,13 @@
+"""What a round of drafts needs on the device between the calls of the model, so that the host is asked once a round.
+
+``moves.py``: copies by tables of addresses; a draft's token to all places that read it. ``ngrams.py``: the rows of
+PLE's table for ids that the host has not seen. ``judge.py``: rejection sampling. Nothing here waits or allocates for
+longer than a call, so every operation can be captured in a graph.
+"""
+
+from ..layers.recurrent import RowBounds
+from .judge import NOT_JUDGED, judge
+from .moves import copies, copy_table, push_drafts
+from .ngrams import hash_table, ngram_rows
+
+__all__ = ["NOT_JUDGED", "RowBounds", "copies", "copy_table", "hash_table", "judge", "ngram_rows", "push_drafts"]

@@ -1,0 +1,146 @@
+"""Copies by tables of addresses, and the places of a drafted token.
+
+One launch copies any number of arrays: a round keeps some twenty arrays of every slot for its rollback, and a launch
+for each would take longer than the bytes do.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..common.checks import check_array
+from ..toolchain.compiler import address, array_module, cuda, int32, int64, kernel, launch
+from ..toolchain.host import DeviceArray
+from ..toolchain.ptx import (
+    ld_global_i32,
+    ld_global_i64_nc,
+    ld_global_v4_i32,
+    st_global_i32,
+    st_global_i64,
+    st_global_v4_i32,
+)
+from ..toolchain.ptx_rows import PtxRow, integers
+
+THREADS = 256
+WIDE = 4
+"""Words of 4 bytes that a lane moves at a time, where addresses and counts allow it."""
+
+FIELDS = 4
+"""Words of a table's line: source, target, words, stride in bytes of the source's rows."""
+
+PLACES = 3
+"""Words of a draft's line: its row of the window, its line of the history, its place in that line."""
+
+
+class CopyTable(NamedTuple):
+    """Arrays to be copied, on the device: ``lines`` int64 [count, 4] and the ``words`` of the longest."""
+
+    lines: DeviceArray
+    words: int
+
+
+def copy_table(lines: Sequence[tuple[int, int, int, int]]) -> CopyTable:
+    """:class:`CopyTable` of ``lines``, at least one: address of the source, of the target, words of 4 bytes, and the
+    stride in bytes between rows of the source (0: it has one)."""
+    table = np.array(lines, np.int64).reshape(-1, FIELDS)
+    if not len(table):
+        raise ValueError("lines: none: at least one array is required")
+    return CopyTable(array_module().array(table), int(table[:, 2].max()))
+
+
+@kernel()
+def copies_kernel(lines, rows, source, target):
+    """Grid (words of the longest / 1,024, lines). ``rows`` address of int32 [lines] or 0."""
+    line = lines + int64(cuda.blockIdx.y) * (FIELDS * 8)
+    begin = source + ld_global_i64_nc(line)
+    if rows != 0:
+        begin = begin + int64(ld_global_i32(rows + int64(cuda.blockIdx.y) * 4)) * ld_global_i64_nc(line + 24)
+    end = target + ld_global_i64_nc(line + 8)
+    words = ld_global_i64_nc(line + 16)
+    first = int64(cuda.blockIdx.x) * (THREADS * WIDE) + int64(cuda.threadIdx.x) * WIDE
+    if first >= words:
+        return
+    begin, end, count = begin + first * 4, end + first * 4, int32(min(words - first, WIDE))
+    if (begin | end) & 15 == 0 and count == WIDE:
+        a, b, c, d = ld_global_v4_i32(begin)
+        st_global_v4_i32(end, a, b, c, d)
+        return
+    for i in range(count):
+        st_global_i32(end + i * 4, ld_global_i32(begin + i * 4))
+
+
+def copies(table: CopyTable, rows: DeviceArray | None = None, source: int = 0, target: int = 0) -> None:
+    """Copy every line of ``table``; one launch.
+
+    rows            int32 [lines] on the device: the row of every source; None: row 0
+    source, target  addresses that are added to those of the lines
+    """
+    count = len(table.lines)
+    if rows is not None:
+        check_array("rows", rows, "int32", (count,), alignment=4)
+    grid = max(1, -(-table.words // (THREADS * WIDE))), count
+    where = 0 if rows is None else address(rows)
+    launch(copies_kernel, grid, THREADS, (address(table.lines), where, source, target))
+
+
+@kernel()
+def push_kernel(tokens, places, next_ids, ids, history, drafts, seen, capacity, count):
+    """Grid (drafts / 256), a lane to a draft. All arguments but the last two are addresses."""
+    item = int32(cuda.blockIdx.x * THREADS + cuda.threadIdx.x)
+    if item >= count:
+        return
+    token = ld_global_i32(tokens + int64(item) * 4)
+    at = places + int64(item) * (PLACES * 4)
+    row, line, place = int64(ld_global_i32(at)), int64(ld_global_i32(at + 4)), int64(ld_global_i32(at + 8))
+    # What failed goes on as token 0: the host ends the drafts before it.
+    safe = int32(max(token, int32(0)))
+    st_global_i64(next_ids + int64(item) * 8, int64(safe))
+    st_global_i64(ids + row * 8, int64(safe))
+    if place < capacity:
+        st_global_i32(history + (line * capacity + place) * 4, safe)
+    st_global_i32(drafts + (row - 1) * 4, token)
+    st_global_i32(seen + int64(item) * 4, token)
+
+
+def push_drafts(
+    tokens: DeviceArray,
+    places: DeviceArray,
+    next_ids: DeviceArray,
+    ids: DeviceArray,
+    history: DeviceArray,
+    drafts: DeviceArray,
+    seen: DeviceArray,
+) -> None:
+    """Write drafted tokens to all places that read them; one launch.
+
+    tokens    int32 [n], drawn by the sampler: ids, or error codes, which are read as id 0 everywhere but in ``drafts``
+              and ``seen``
+    places    int32 [n, 3]: row of the window that runs the draft; line of the history and place in it
+    next_ids  int64 [n], the draft layer's next ids
+    ids       int64 [rows], the window's ids
+    history   int32 [lines, capacity], the sampler's
+    drafts    int32 [rows]: the row before a draft's own judges it
+    seen      int32 [n], memory that the host reads
+
+    Raises ValueError on mismatched arrays.
+    """
+    n, rows = len(tokens), len(ids)
+    for name, array, dtype, shape in (
+        ("tokens", tokens, "int32", (n,)),
+        ("places", places, "int32", (n, PLACES)),
+        ("next_ids", next_ids, "int64", (n,)),
+        ("ids", ids, "int64", (rows,)),
+        ("history", history, "int32", history.shape),
+        ("drafts", drafts, "int32", (rows,)),
+        ("seen", seen, "int32", (n,)),
+    ):
+        check_array(name, array, dtype, shape, alignment=array.dtype.itemsize)
+    arrays: list[Any] = [tokens, places, next_ids, ids, history, drafts, seen]
+    launch(push_kernel, -(-n // THREADS), THREADS, (*map(address, arrays), history.shape[1], n))
+
+
+def ptx_rows() -> Iterator[PtxRow]:
+    """The builds whose PTX is checked: a :class:`PtxRow` each."""
+    yield PtxRow("round_copies", copies_kernel, integers(4))
+    yield PtxRow("round_push", push_kernel, integers(9))
