@@ -199,8 +199,14 @@ def call_isolated(
 
 def mark_incomplete(rows: CommittedRows, error: Exception) -> None:
     """Record that the cells of ``rows`` are missing: nothing is drafted in this slot until it is reset."""
-    rows.cells.incomplete, rows.cells.last_output = True, None
-    record_failure(rows.request, error)
+    mark_incomplete_request(rows.request, rows.slot, error)
+
+
+def mark_incomplete_request(request: Request, slot: Slot, error: Exception) -> None:
+    """As :func:`mark_incomplete`, of a request's slot."""
+    cells = draft_cells(slot)
+    cells.incomplete, cells.last_output = True, None
+    record_failure(request, error)
 
 
 def record_failure(request: Request, error: Exception) -> None:

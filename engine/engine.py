@@ -14,6 +14,7 @@ from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal,
 from .graph_runner import make_runner
 from .memory import MAX_CELLS, memory_check
 from .request import MAX_ROWS, Drafting, Request, check_model, checked_request, integer
+from .rounds import run_round
 from .runner import Runner
 from .scheduler import Scheduler, allocate_rows
 from .slot import Slot
@@ -214,12 +215,14 @@ class Engine:
         """Run one window over the slots of ``requests``. Returns the requests that gained tokens."""
         begin = time.perf_counter()
         rows = allocate_rows([self._requested_rows(request) for request in requests])
-        proposals = self._propose(requests, rows)
-        drafts = [proposal.tokens for proposal in proposals]
         slots = [self._slot(request) for request in requests]
-        ids = [[request.sequence[-1], *tokens] for request, tokens in zip(requests, drafts, strict=True)]
-        parameters = [sampling.device_draw(request, tokens) for request, tokens in zip(requests, drafts, strict=True)]
-        results = run_window(self.runner, ids, slots, parameters)
+        captured, failure = run_round(self.runner, self.drafter, requests, slots, rows)
+        results: Sequence[WindowResult | Exception]
+        if captured is not None:
+            proposals, results = captured.proposals, captured.results
+        else:
+            proposals = self._propose(requests, rows)
+            results = self._run_window(requests, slots, proposals, failure)
         gained, committed = [], []
         for request, slot, proposal, result in zip(requests, slots, proposals, results, strict=True):
             start = len(request.sequence) - 1
@@ -233,13 +236,34 @@ class Engine:
             gained.append(request)
             next_ids = request.sequence[start + 1 :]
             committed.append(CommittedRows(request, slot, start, result.streams[:count], next_ids))
-        self._notify_drafter(committed)
+        if captured is None:
+            self._notify_drafter(committed)
+        else:
+            captured.finish()
         seconds = time.perf_counter() - begin
         for request in requests:
             request.statistics.decode_seconds += seconds
             if request.reason and not request.ended:
                 self._finish(request, "finished")
         return gained
+
+    def _run_window(
+        self,
+        requests: Sequence[Request],
+        slots: Sequence[Slot],
+        proposals: Sequence[Proposal],
+        failure: Exception | None,
+    ) -> list[WindowResult | Exception]:
+        """The window of the requests' last tokens and their drafts; ``failure``: error of a captured round in whose
+        place it is run."""
+        drafts = [proposal.tokens for proposal in proposals]
+        ids = [[request.sequence[-1], *tokens] for request, tokens in zip(requests, drafts, strict=True)]
+        parameters = [sampling.device_draw(request, tokens) for request, tokens in zip(requests, drafts, strict=True)]
+        results = run_window(self.runner, ids, slots, parameters)
+        for result in results:
+            if isinstance(result, WindowResult):
+                result.error = result.error or failure
+        return results
 
     def _requested_rows(self, request: Request) -> int:
         """Number of rows that the request can use: every row emits at most one token."""
@@ -249,7 +273,7 @@ class Engine:
     def _accept(self, request: Request, proposal: Proposal, result: WindowResult) -> int:
         """Accept or reject one slot's drafts and emit its tokens. Returns the number of rows that are kept."""
         accepted, emitted = sampling.accept(
-            request, result.logits, proposal.tokens, proposal.distributions, result.tokens
+            request, result.logits, proposal.tokens, proposal.distributions, result.tokens, result.judged
         )
         count = request.emit(emitted)
         result.commit(count)

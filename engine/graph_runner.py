@@ -13,8 +13,10 @@ import numpy as np
 from qsa.kernels.switches import switches
 from qsa.model import Output, TextModel
 
+from .device_sampling import MIN_HISTORY
 from .graphs import DraftGraph, Snapshot, WindowGraph
 from .request import MAX_ROWS
+from .round_graph import RoundGraph, RoundSlot
 from .runner import Runner, prepared_cells
 from .slot import Slot
 
@@ -40,6 +42,20 @@ class GraphRunner(Runner):
         self._pending_snapshots: list[Snapshot] = []
         self._recent_logits: deque[tuple[Any, Any]] = deque(maxlen=2)
         self._last_window: tuple[list | None, WindowGraph] | None = None
+
+    @property
+    def captures_rounds(self) -> bool:
+        """Whether the backend has what a round of drafts needs on the device."""
+        has = hasattr(self.model.backend, "rounds") and self.sampler is not None and self.model.draft is not None
+        return has and self.model.config.vocab_size <= self.sampler.MOST_VOCAB
+
+    def round(self, parts: Sequence[RoundSlot]) -> RoundGraph:
+        """The programs of a round over ``parts``."""
+        self.follow_switches()
+        longest = max(MIN_HISTORY, *(len(part.draw.history) for part in parts))
+        shape = tuple((id(part.slot.state), part.rows, part.drafts, part.rejection) for part in parts)
+        key = "round", shape, (longest - 1).bit_length()
+        return self._graph(key, lambda: RoundGraph(self, parts))
 
     def program(self, record: Callable[[], Any]) -> Any:
         """A program of ``record`` on the runner's stream."""

@@ -45,7 +45,7 @@ class Snapshot:
 
     def copy_arrays(self) -> None:
         """Copy the state's device arrays, outside any program."""
-        self.arrays = [array.copy() for array in _device_arrays(self.slot.state)]
+        self.arrays = [array.copy() for array in device_arrays(self.slot.state)]
 
     def restore(self) -> None:
         """Restore the slot's state. Without ``arrays`` nothing was run, and only the host's part is restored."""
@@ -53,7 +53,7 @@ class Snapshot:
         if self.window is not None:
             self.window.restore_device(state, self.arrays)
         elif self.arrays is not None:
-            for array, earlier in zip(_device_arrays(state), self.arrays, strict=True):
+            for array, earlier in zip(device_arrays(state), self.arrays, strict=True):
                 array[...] = earlier
         state.n = self.n
         for ple_state, tokens in zip(_ple_states(state), self.tokens, strict=True):
@@ -64,13 +64,13 @@ def _ple_states(state: State) -> list[ple.State]:
     return [ple_state for ple_state in state.ple if ple_state is not None]
 
 
-def _device_arrays(state: State) -> list[Any]:
+def device_arrays(state: State) -> list[Any]:
     """The arrays of ``state.overwritten()`` that are on the device: all except PLE's tokens."""
     tokens = {id(ple_state.tokens) for ple_state in _ple_states(state)}
     return [array for array in state.overwritten() if id(array) not in tokens]
 
 
-def _captured_objects(states: Sequence[State]) -> list[Any]:
+def captured_objects(states: Sequence[State]) -> list[Any]:
     """The containers and arrays of the models' states whose addresses a program uses."""
     found: list[Any] = []
     for state in states:
@@ -102,7 +102,7 @@ class WindowGraph:
     def __init__(self, runner: "GraphRunner", inputs: Inputs, slots: Sequence[Slot], can_roll_back: bool) -> None:
         self.model, self.can_roll_back = runner.model, can_roll_back
         self.states = [slot.state for slot in slots]
-        self.captured = _captured_objects(self.states)
+        self.captured = captured_objects(self.states)
         self.staging = runner.staging(self._arrays(inputs))
         self.spans = inputs.rows.spans
         self.ids = inputs.ids
@@ -120,7 +120,7 @@ class WindowGraph:
     def _record(self) -> WindowRun:
         self.staging.move()
         arrays, model = self.staging.arrays, self.model
-        snapshots = [[array.copy() for array in _device_arrays(state)] for state in self.states if self.can_roll_back]
+        snapshots = [[array.copy() for array in device_arrays(state)] for state in self.states if self.can_roll_back]
         journal: list = []
         ngrams = {int(name.split(".")[1]): rows for name, rows in arrays.items() if name.startswith("ngrams.")}
         rows = qsa.Rows(arrays["steps"], arrays["table"], arrays["slots"], self.spans, None)
@@ -130,7 +130,7 @@ class WindowGraph:
 
     def is_current(self) -> bool:
         """Whether the slots' states still have the arrays that the program uses."""
-        now = _captured_objects(self.states)
+        now = captured_objects(self.states)
         return len(now) == len(self.captured) and all(map(operator.is_, now, self.captured))
 
     def run(self, inputs: Inputs) -> WindowRun:
@@ -157,7 +157,7 @@ class WindowGraph:
         """Copy the snapshot's ``arrays`` into the device arrays of ``state``, by a program."""
 
         def record() -> None:
-            for array, earlier in zip(_device_arrays(state), arrays, strict=True):
+            for array, earlier in zip(device_arrays(state), arrays, strict=True):
                 array[...] = earlier
 
         self._run_rollback(("back", id(state)), record)

@@ -2,8 +2,8 @@
 
 The rules are those of ``reference/exact/sampler.py`` and ``reference/exact/speculative.py``. Masses are integers, so a
 token does not depend on where it was drawn. Greedy and exact-match tokens may come from the device
-(``device_sampling.py``). Rejection sampling and drafts use the CPU's kernels, whose distribution the tests check with a
-million draws.
+(``device_sampling.py``), and all of a round's draws and decisions where it is captured (``round_graph.py``). Otherwise
+rejection sampling and drafts use the CPU's kernels, whose distribution the tests check with a million draws.
 """
 
 from collections.abc import Sequence
@@ -97,6 +97,7 @@ def accept(
     drafts: Sequence[int],
     distributions: Sequence[Distribution | None],
     tokens: np.ndarray | None = None,
+    judged: np.ndarray | None = None,
 ) -> tuple[int, list[int]]:
     """Decide which of a window's drafts are accepted, and which tokens the window emits.
 
@@ -105,6 +106,8 @@ def accept(
     distributions  for each draft the distribution it was drawn from, which passes
                    ``reference.exact.speculative.check_list``, or None
     tokens         int32 [rows] that the device drew with :func:`device_draw`, or error codes; None: draw them here
+    judged         bool [rows], whether each row's draft stands: the device has judged all drafts, and ``tokens`` are
+                   what the rows emit; else None
 
     Returns (number of accepted drafts, emitted ids). One id is emitted for each accepted draft and one more, at most
     one for each row. Row t draws at the position of its own token, so its token does not depend on the window. Raises
@@ -112,6 +115,8 @@ def accept(
     """
     own = logits if tokens is None else tokens
     assert own is not None, "logits or tokens are required"
+    if judged is not None:
+        return emitted(judged, own)
     rows = len(own)
     if len(drafts) >= rows:
         # The last row judges the first draft that did not run. If it drew a token of its own instead, whether a draft

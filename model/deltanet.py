@@ -97,9 +97,7 @@ def replay(inputs: Inputs, rows: slice, weights: Mapping[str, Any], state: State
     layers.delta_rule(k, k, v, decay, beta, state.memory)
 
 
-def replay_kept(
-    inputs: Inputs, bounds: Any, weights: Mapping[str, Any], states: Sequence[State], layers: Any
-) -> None:
+def replay_kept(inputs: Inputs, bounds: Any, weights: Mapping[str, Any], states: Sequence[State], layers: Any) -> None:
     """:func:`replay` of several sequences at once: ``bounds``, which the device reads (``RowBounds`` of the backend),
     say which rows of the call each of ``states`` keeps."""
     conv, k, v, decay, beta = inputs

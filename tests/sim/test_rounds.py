@@ -8,7 +8,6 @@ from cases.round_cases import hashed, judged
 from qsa.kernels.cuda import simulator
 
 rounds, Lists = simulator.load("rounds"), simulator.load("sampler").Lists
-address = simulator.load("toolchain.compiler").address
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -35,16 +34,25 @@ def test_copies_of_every_length_and_of_chosen_rows():
     targets = [np.zeros_like(x) for x in sources]
     odd = rng.normal(size=9).astype(np.float32)
     sources, targets = [*sources, odd[1:]], [*targets, np.zeros(8, np.float32)]
-    table = [(address(a), address(b), len(a), 0) for a, b in zip(sources, targets, strict=True)]
-    rounds.copies(rounds.copy_table(table))
+    rounds.copies(rounds.array_table(list(zip(sources, targets, strict=True))))
     for a, b in zip(sources, targets, strict=True):
         assert a.tobytes() == b.tobytes()
-    rows, out = rng.normal(size=(5, 6)).astype(np.float32), np.zeros((2, 6), np.float32)
-    table = rounds.copy_table([(0, i * 24, 6, 24) for i in range(2)])
-    rounds.copies(table, np.array([4, 2], np.int32), address(rows), address(out))
-    assert out.tobytes() == rows[[4, 2]].tobytes()
-    with pytest.raises(ValueError, match="lines: none"):
-        rounds.copy_table([])
+    rows, chosen = rng.normal(size=(5, 6)).astype(np.float32), np.array([4, 2], np.int32)
+    out, lines = np.zeros((2, 6), np.float32), [np.zeros((1, 6), np.float32) for _ in range(2)]
+    rounds.copies(rounds.rows_table(2, 24), chosen, rows, out)
+    rounds.copies(rounds.scatter_table(lines), chosen, rows)
+    assert out.tobytes() == np.concatenate(lines).tobytes() == rows[[4, 2]].tobytes()
+    rounds.copies(rounds.gather_table(lines[::-1]), target=out)
+    assert out.tobytes() == rows[[2, 4]].tobytes()
+
+
+def test_wrong_arrays_are_named():
+    with pytest.raises(ValueError, match="arrays: none"):
+        rounds.array_table([])
+    with pytest.raises(ValueError, match="8 and 4 bytes"):
+        rounds.array_table([(np.zeros(2, np.float32), np.zeros(1, np.float32))])
+    with pytest.raises(ValueError, match="C-contiguous"):
+        rounds.gather_table([np.zeros((4, 4), np.float32)[:, 1]])
 
 
 def test_a_draft_goes_wherever_it_is_read():

@@ -7,7 +7,19 @@ longer than a call, so every operation can be captured in a graph.
 
 from ..layers.recurrent import RowBounds
 from .judge import NOT_JUDGED, judge
-from .moves import copies, copy_table, push_drafts
+from .moves import array_table, copies, gather_table, push_drafts, rows_table, scatter_table
 from .ngrams import hash_table, ngram_rows
 
-__all__ = ["NOT_JUDGED", "RowBounds", "copies", "copy_table", "hash_table", "judge", "ngram_rows", "push_drafts"]
+__all__ = [
+    "NOT_JUDGED",
+    "RowBounds",
+    "array_table",
+    "copies",
+    "gather_table",
+    "hash_table",
+    "judge",
+    "ngram_rows",
+    "push_drafts",
+    "rows_table",
+    "scatter_table",
+]

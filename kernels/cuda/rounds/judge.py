@@ -76,7 +76,9 @@ def _warp_sum(x):
 
 
 @kernel()
-def judge_kernel(ids, masses, counts, q_ids, q_masses, q_counts, drafts, which, seeds, positions, drawn, tokens, accepted):
+def judge_kernel(
+    ids, masses, counts, q_ids, q_masses, q_counts, drafts, which, seeds, positions, drawn, tokens, accepted
+):
     """Grid (rows), a warp. Addresses alone."""
     row, lane = int64(cuda.blockIdx.x), int32(cuda.threadIdx.x)
     own = ld_global_i32(drawn + row * 4)
@@ -142,9 +144,7 @@ def judge_kernel(ids, masses, counts, q_ids, q_masses, q_counts, drafts, which, 
     borrow = uint64(1) if low < b_low else uint64(0)
     high, low = uint64(high - b_high - borrow), uint64(low - b_low)
     before_a = not _less(limit_high, limit_low, high, low)
-    rank = int32(
-        cuda.popc(cuda.ballot_sync(FULL_WARP, before_a)) + cuda.popc(cuda.ballot_sync(FULL_WARP, before_b))
-    )
+    rank = int32(cuda.popc(cuda.ballot_sync(FULL_WARP, before_a)) + cuda.popc(cuda.ballot_sync(FULL_WARP, before_b)))
     if lane == 0:
         st_global_i32(tokens + row * 4, ld_global_i32(ids + (at + rank) * 4))
         st_global_i32(accepted + row * 4, int32(0))

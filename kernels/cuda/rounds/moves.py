@@ -40,13 +40,44 @@ class CopyTable(NamedTuple):
     words: int
 
 
-def copy_table(lines: Sequence[tuple[int, int, int, int]]) -> CopyTable:
-    """:class:`CopyTable` of ``lines``, at least one: address of the source, of the target, words of 4 bytes, and the
-    stride in bytes between rows of the source (0: it has one)."""
+def _table(lines: Sequence[tuple[int, int, int, int]]) -> CopyTable:
+    """:class:`CopyTable` of ``lines``: address of the source, of the target, words of 4 bytes, and the stride in bytes
+    between rows of the source."""
     table = np.array(lines, np.int64).reshape(-1, FIELDS)
     if not len(table):
-        raise ValueError("lines: none: at least one array is required")
+        raise ValueError("arrays: none: at least one is required")
     return CopyTable(array_module().array(table), int(table[:, 2].max()))
+
+
+def _size(array: Any) -> int:
+    """Bytes of ``array``. Raises ValueError unless it is C-contiguous, of whole words."""
+    if not array.flags.c_contiguous or array.nbytes % 4:
+        raise ValueError(f"array: strides {array.strides}, {array.nbytes} bytes: must be C-contiguous, of whole words")
+    return int(array.nbytes)
+
+
+def array_table(pairs: Sequence[tuple[Any, Any]]) -> CopyTable:
+    """The table that copies every source whole into its target; ``pairs`` of arrays of one size."""
+    for source, target in pairs:
+        if _size(source) != _size(target):
+            raise ValueError(f"pairs: {source.nbytes} and {target.nbytes} bytes: must be as many")
+    return _table([(address(source), address(target), _size(source) // 4, 0) for source, target in pairs])
+
+
+def scatter_table(targets: Sequence[Any]) -> CopyTable:
+    """The table that copies a row of a call's ``source`` into each of ``targets``, arrays of a row's size."""
+    return _table([(0, address(target), _size(target) // 4, _size(target)) for target in targets])
+
+
+def gather_table(sources: Sequence[Any]) -> CopyTable:
+    """The table that copies each of ``sources``, arrays of one size, into a row of a call's ``target``."""
+    return _table([(address(source), i * _size(source), _size(source) // 4, 0) for i, source in enumerate(sources)])
+
+
+def rows_table(count: int, size: int) -> CopyTable:
+    """The table that copies ``count`` chosen rows of a call's ``source`` into its ``target``; ``size`` bytes of a
+    row."""
+    return _table([(0, i * size, size // 4, size) for i in range(count)])
 
 
 @kernel()
@@ -70,18 +101,17 @@ def copies_kernel(lines, rows, source, target):
         st_global_i32(end + i * 4, ld_global_i32(begin + i * 4))
 
 
-def copies(table: CopyTable, rows: DeviceArray | None = None, source: int = 0, target: int = 0) -> None:
-    """Copy every line of ``table``; one launch.
-
-    rows            int32 [lines] on the device: the row of every source; None: row 0
-    source, target  addresses that are added to those of the lines
-    """
+def copies(
+    table: CopyTable, rows: DeviceArray | None = None, source: DeviceArray | None = None, target: Any = None
+) -> None:
+    """Copy every line of ``table``; one launch. ``rows`` int32 [lines] on the device: the row of every source; None: row
+    0. ``source`` and ``target``: the arrays that the table leaves to its calls."""
     count = len(table.lines)
     if rows is not None:
         check_array("rows", rows, "int32", (count,), alignment=4)
     grid = max(1, -(-table.words // (THREADS * WIDE))), count
-    where = 0 if rows is None else address(rows)
-    launch(copies_kernel, grid, THREADS, (address(table.lines), where, source, target))
+    given = [0 if array is None else address(array) for array in (rows, source, target)]
+    launch(copies_kernel, grid, THREADS, (address(table.lines), *given))
 
 
 @kernel()

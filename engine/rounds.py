@@ -1,0 +1,115 @@
+"""Captured rounds in the engine: which windows are rounds on the device, and their results as the engine takes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qsa.kernels.cpu.sampler import check_tokens
+
+from . import sampling
+from .device_sampling import supported
+from .draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
+from .graph_runner import GraphRunner
+from .request import Request
+from .round_graph import MAX_SLOTS, RoundGraph, RoundSlot
+from .runner import Runner
+from .slot import Slot
+from .window import WindowResult
+
+
+@dataclass
+class RoundResult(WindowResult):
+    """The result of one slot's rows in a captured round. What :meth:`commit` keeps is carried out for all slots together
+    by :meth:`Round.finish`. ``kept``: number of rows; None: all."""
+
+    kept: int | None = None
+
+    def commit(self, keep: int) -> None:
+        """As :meth:`WindowResult.commit`, later."""
+        count = self.rows.stop - self.rows.start
+        if not 1 <= keep <= count:
+            raise ValueError(f"keep = {keep}: the window has {count} rows of this slot")
+        self.kept = keep
+
+
+@dataclass
+class Round:
+    """A round that has run: a Proposal and a result for every request."""
+
+    graph: RoundGraph
+    requests: list[Request]
+    proposals: list[Proposal]
+    results: list[RoundResult]
+
+    def finish(self) -> None:
+        """Roll back the rows that were not kept, and give the kept ones to the draft layer. Does not wait for the
+        device. An error of the draft layer costs the slots' drafts and nothing else."""
+        kept = []
+        for request, result, count in zip(self.requests, self.results, self.graph.counts, strict=True):
+            # Of a request that failed nothing is read again: its slot is reset.
+            keep = count if result.kept is None else result.kept
+            kept.append(([0] * count if result.kept is None else request.sequence[-keep:]))
+        try:
+            self.graph.finish(kept)
+        except Exception as error:
+            for request, slot in zip(self.requests, self.graph.slots, strict=True):
+                if request.drafts:
+                    mark_incomplete_request(request, slot, error)
+
+
+def run_round(
+    runner: Runner, drafter: Drafter | None, requests: Sequence[Request], slots: Sequence[Slot], rows: Sequence[int]
+) -> tuple[Round | None, Exception | None]:
+    """A round over the slots of ``requests``, with at most ``rows`` rows of each; None where its drafts must be drawn
+    one by one on the host, and the error of a round that failed and left the states as they were.
+
+    The device drafts for all or for none: with the model's draft layer, of a number that is known beforehand (without
+    ``min_p``), and draws from lists that it holds.
+    """
+    if not isinstance(runner, GraphRunner) or type(drafter) is not LayerDrafter or drafter.runner is not runner:
+        return None, None
+    if max(rows) < 2 or len(requests) > MAX_SLOTS or not runner.captures_rounds:
+        return None, None
+    parts = []
+    for request, slot, count in zip(requests, slots, rows, strict=True):
+        cells = slot.draft
+        if request.drafts and (
+            cells is None
+            or cells.incomplete
+            or cells.last_output is None
+            or cells.n != slot.n
+            or request.drafting is None
+            or request.drafting.min_p
+        ):
+            return None, None
+        count = count if request.drafts else 1
+        draw = sampling.draw_parameters(request, [0] * (count - 1))
+        rejection = request.acceptance == "rejection"
+        options = request.sampling if rejection else replace(request.sampling, temperature=0.0)
+        parts.append(RoundSlot(slot, request.sequence[-1], count, draw, options, request.drafts, rejection))
+    if None in supported(runner.sampler, [part.draw for part in parts]):
+        return None, None
+    graph = runner.round(parts)
+    try:
+        tokens = graph.run(parts)
+    except Exception as error:
+        return None, error
+    proposals, results = [], []
+    for request, part, span, found in zip(requests, parts, graph.spans, tokens, strict=True):
+        failed = np.flatnonzero(found.drafts < 0)
+        drafts = int(failed[0]) if failed.size else part.rows - 1
+        if failed.size:
+            try:
+                check_tokens(found.drafts[drafts : drafts + 1])
+            except ValueError as error:
+                record_failure(request, error)
+        count = drafts + 1
+        proposals.append(Proposal(found.drafts[:drafts].tolist(), [None] * drafts))
+        judged = None if found.accepted is None else found.accepted[:count]
+        own = slice(span.start, span.start + count)
+        streams = graph.program.result[0].streams[own]
+        results.append(
+            RoundResult(runner, part.slot, None, streams, own, [], None, found.tokens[:count], judged=judged)
+        )
+    return Round(graph, list(requests), proposals, results), None
