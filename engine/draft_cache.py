@@ -9,7 +9,7 @@ from qsa.model.mtp import Draft
 from qsa.model.qsa import State
 from qsa.reference.kv import PagedKV
 
-from .kv_state import Transfer, copy_pool
+from .kv_state import Transfer, copy_pool, transfers
 
 DRAFT_ROWS = 256
 """Rows of one sequence that one call of the draft layer takes: each row names up to a window of cells, 32,768 ids."""
@@ -34,7 +34,7 @@ class DraftCells:
 
     draft      the model's draft layer
     capacity   cells of the slot; page_size: cells of a page; kv_format: as of :class:`~qsa.engine.slot.Slot`
-    device     transfers a NumPy array or a PagedKV to the backend; host: back
+    device     transfers a NumPy array or a PagedKV to the backend
 
     ==================  ============================================================================================
     ``state``           qsa.State that holds the K/V. Pages older than the last ``retained_cells`` cells are reused
@@ -49,10 +49,8 @@ class DraftCells:
     ==================  ============================================================================================
     """
 
-    def __init__(
-        self, draft: Draft, capacity: int, page_size: int, kv_format: str, device: Transfer, host: Transfer
-    ) -> None:
-        self.page_size, self.device, self.host = page_size, device, host
+    def __init__(self, draft: Draft, capacity: int, page_size: int, kv_format: str, device: Transfer) -> None:
+        self.page_size, self.device, self.host = page_size, device, transfers(draft.model.backend)[0]
         config = draft.model.config
         self._tip_shapes = (config.vocab_size,), (1, config.hc_count, config.hidden_size)
         self._tip: tuple[Any, Any] | None = None

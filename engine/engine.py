@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qsa.model import TextModel
@@ -13,7 +14,7 @@ from . import sampling
 from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal, record_failure
 from .graph_runner import make_runner
 from .memory import MAX_CELLS, memory_check
-from .request import MAX_ROWS, Drafting, Request, check_model, checked_request, integer
+from .request import BATCH_ROWS, MAX_ROWS, Drafting, Request, check_model, checked_request, integer
 from .rounds import run_round
 from .runner import Runner
 from .scheduler import Scheduler, allocate_rows
@@ -213,8 +214,9 @@ class Engine:
 
     def _decode_window(self, requests: list[Request]) -> list[Request]:
         """Run one window over the slots of ``requests``. Returns the requests that gained tokens."""
-        begin = time.perf_counter()
-        rows = allocate_rows([self._requested_rows(request) for request in requests])
+        begin, clock = time.perf_counter(), replace(self.runner.clock)
+        most = BATCH_ROWS if self.model.arithmetic == "exact" else MAX_ROWS
+        rows = allocate_rows([self._requested_rows(request) for request in requests], most)
         slots = [self._slot(request) for request in requests]
         captured, failure = run_round(self.runner, self.drafter, requests, slots, rows)
         results: Sequence[WindowResult | Exception]
@@ -241,8 +243,11 @@ class Engine:
         else:
             captured.finish()
         seconds = time.perf_counter() - begin
+        host = seconds - (self.runner.clock.waited - clock.waited)
         for request in requests:
             request.statistics.decode_seconds += seconds
+            request.statistics.host_seconds += host
+            request.statistics.device_seconds += self.runner.clock.device - clock.device
             if request.reason and not request.ended:
                 self._finish(request, "finished")
         return gained

@@ -1,7 +1,8 @@
 """A runner that replays captured graphs, for backends that have programs (``kernels/cuda/device/graphs.py``).
 
-Windows of at most 8 rows and draft calls of at most 8 rows are programs (``graphs.py``), one for each set of slots and
-row counts. Larger calls (prompts) run as in the plain runner. The bytes are the same either way.
+Windows and draft calls of at most 8 rows of a slot are programs (``graphs.py``), one for each set of slots and row
+counts. So are whole rounds of drafts (``round_graph.py``). Larger calls (prompts) run as in the plain runner. The bytes
+are the same either way.
 """
 
 from collections import OrderedDict, deque
@@ -15,7 +16,7 @@ from qsa.model import Output, TextModel
 
 from .device_sampling import MIN_HISTORY
 from .graphs import DraftGraph, Snapshot, WindowGraph
-from .request import MAX_ROWS
+from .request import BATCH_ROWS, MAX_ROWS
 from .round_graph import RoundGraph, RoundSlot
 from .runner import Runner, prepared_cells
 from .slot import Slot
@@ -31,6 +32,8 @@ class GraphRunner(Runner):
     until the next call of the same shape over the same slots, a journal until the next window. ``graphs``: key ->
     graph, the most recently used one last.
     """
+
+    batches = True
 
     def __init__(self, model: TextModel, max_graphs: int = MAX_GRAPHS) -> None:
         super().__init__(model)
@@ -59,7 +62,7 @@ class GraphRunner(Runner):
 
     def program(self, record: Callable[[], Any]) -> Any:
         """A program of ``record`` on the runner's stream."""
-        return self._program(record, self.stream)
+        return self._program(record, self.stream, self.clock)
 
     def zeros(self, shape: tuple[int, ...]) -> Any:
         """A float32 array of zeros on the backend."""
@@ -80,7 +83,7 @@ class GraphRunner(Runner):
         """As :meth:`Runner.run`."""
         self.follow_switches()
         snapshots, self._pending_snapshots = self._pending_snapshots, []
-        if sum(map(len, ids)) > MAX_ROWS:
+        if sum(map(len, ids)) > _most_rows(slots):
             for snapshot in snapshots:
                 snapshot.copy_arrays()
             return super().run(ids, slots, journal)
@@ -105,7 +108,8 @@ class GraphRunner(Runner):
         """As :meth:`Runner.logits`. The output rows of a recent program have their logits already."""
         for known, logits in self._recent_logits:
             if known is x:
-                return self.host(logits)
+                with self.clock.waiting():
+                    return self.host(logits)
         return super().logits(x)
 
     def _sampled(self, x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -137,7 +141,7 @@ class GraphRunner(Runner):
     ) -> Output:
         """As :meth:`Runner.draft`."""
         self.follow_switches()
-        if sum(counts) > MAX_ROWS:
+        if sum(counts) > _most_rows(slots):
             return super().draft(streams, next_ids, starts, counts, slots)
         cells = prepared_cells(slots, starts, counts)
         windows = [slot_cells.window for slot_cells in cells]
@@ -147,6 +151,11 @@ class GraphRunner(Runner):
         output, logits = graph.run(streams, ids, rows)
         self._recent_logits.append((output.x, logits))
         return output
+
+
+def _most_rows(slots: Sequence[Slot]) -> int:
+    """Rows of a call over ``slots`` that is a program: those of a window, or of a batch window."""
+    return MAX_ROWS if len(slots) == 1 else BATCH_ROWS
 
 
 def make_runner(model: TextModel) -> Runner:

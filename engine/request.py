@@ -16,7 +16,11 @@ from .sampling import ACCEPTANCES
 from .statistics import Statistics
 
 MAX_ROWS = WINDOW_ROWS
-"""Rows of a window, and of a batch window over all its slots."""
+"""Rows of a window, which are of one slot, and slots of a batch window."""
+
+BATCH_ROWS = MAX_ROWS * MAX_ROWS
+"""Rows of a batch window over all its slots in the exact arithmetic, whose rows do not depend on one another's number.
+In the float arithmetic it has as many as a window."""
 
 STATUSES = "waiting", "prompt", "decoding", "finished", "cancelled", "failed"
 """Values of ``Request.status``, in the order of a request's life; the last three end it."""

@@ -14,13 +14,18 @@ from qsa.model import Output, TextModel
 from .device_sampling import DrawParameters, draw_arrays, supported
 from .draft_cache import DraftCells
 from .slot import Slot, draft_cells
+from .statistics import Clock
 
 
 class Runner:
-    """Calls of one ``model`` (:class:`~qsa.model.TextModel`) over slots. It keeps nothing between calls."""
+    """Calls of one ``model`` (:class:`~qsa.model.TextModel`) over slots. Between calls it keeps the
+    time that they took, ``clock``, alone."""
+
+    batches = False
+    """Whether several slots are selected for and attended to in one call where the switch does not say."""
 
     def __init__(self, model: TextModel) -> None:
-        self.model = model
+        self.model, self.clock = model, Clock()
         self.host = getattr(model.backend, "to_host", lambda x: x)
         """Copies a backend array to a NumPy array; returns NumPy arrays as they are."""
         self.sampler: Any = getattr(model.backend, "row_sampler", None)
@@ -29,15 +34,18 @@ class Runner:
     def run(self, ids: Sequence[Any], slots: Sequence[Slot], journal: list | None = None) -> Output:
         """Continue every slot by its entry of ``ids``, as :meth:`TextModel.run`. The output is on the backend."""
         self.follow_switches()
-        return self.model.run(ids, [slot.state for slot in slots], journal)
+        with self.clock.calling():
+            return self.model.run(ids, [slot.state for slot in slots], journal)
 
     def follow_switches(self) -> None:
         """Apply the current switches to the model."""
-        self.model.batch_windows = switches().batch_qsa_attn is True
+        chosen = switches().batch_qsa_attn
+        self.model.batch_windows = self.batches if chosen is None else chosen
 
     def logits(self, x: Any) -> np.ndarray:
         """Logits float32 [n, vocab] on the host of output rows ``x`` [n, hidden] of the model or its draft layer."""
-        return self.host(self.model.logits(x))
+        with self.clock.calling():
+            return self.host(self.model.logits(x))
 
     def draw(self, x: Any, draws: Sequence[DrawParameters | None], counts: Sequence[int]) -> list[np.ndarray | None]:
         """Draw tokens on the device, without copying logits to the host.
@@ -63,8 +71,9 @@ class Runner:
     def _sampled(self, x: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         """Tokens int32 [rows] on the host of rows ``x``, from inputs ``arrays`` on the host; False when refused."""
         placed = {name: self.model.to_device(array) for name, array in arrays.items()}
-        tokens = self.sampler.sample(self.model.logits(x), **placed)
-        return False if tokens is False else self.host(tokens)
+        with self.clock.calling():
+            tokens = self.sampler.sample(self.model.logits(x), **placed)
+            return False if tokens is False else self.host(tokens)
 
     def snapshot(self, slot: Slot) -> Any:
         """A snapshot of the slot's state, with which :meth:`restore` rolls back all later rows."""
@@ -77,7 +86,8 @@ class Runner:
     def replay(self, journal: list, rows: slice, slot: Slot) -> None:
         """Advance a restored slot by ``rows``, the first of its rows in the run that filled ``journal``, as
         :meth:`TextModel.replay`."""
-        self.model.replay(journal, rows, slot.state)
+        with self.clock.calling():
+            self.model.replay(journal, rows, slot.state)
 
     def draft(
         self, streams: Any, next_ids: Any, starts: Sequence[int], counts: Sequence[int], slots: Sequence[Slot]
@@ -89,7 +99,8 @@ class Runner:
         self.follow_switches()
         prepared = prepared_cells(slots, starts, counts)
         states, windows = [cells.state for cells in prepared], [cells.window for cells in prepared]
-        return Output(*self.model.draft_layer.forward(streams, next_ids, starts, counts, states, windows))
+        with self.clock.calling():
+            return Output(*self.model.draft_layer.forward(streams, next_ids, starts, counts, states, windows))
 
 
 def prepared_cells(slots: Sequence[Slot], starts: Sequence[int], counts: Sequence[int]) -> list[DraftCells]:

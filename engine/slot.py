@@ -37,7 +37,7 @@ class Slot:
         with memory_check(model, self.capacity, self.page_size, kv_format):
             self.state = model.init_state(capacity, page_size, kv_format)
             if model.draft is not None:
-                self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device, self.host)
+                self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
             self._initial_state = self.state.snapshot()
 
     @property

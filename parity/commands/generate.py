@@ -234,7 +234,12 @@ def _print_figures(request: Any, where: str, outcome: str) -> None:
     lines = [
         ("prompt", f"{counted.prompt_tokens} tokens in {counted.prompt_seconds:.2f} s, {rate:.1f} tokens/s; {where}"),
         ("text", f"{counted.tokens} tokens in {counted.decode_seconds:.2f} s, {speed:.1f} tokens/s"),
-        ("rounds", f"{counted.rounds} of {counted.ms_per_round:.1f} ms, {counted.tokens_per_round:.2f} tokens a round"),
+        (
+            "rounds",
+            f"{counted.rounds}, {counted.rounds_per_second:.1f} a second of {counted.ms_per_round:.2f} ms "
+            f"(host {counted.host_ms_per_round:.2f}, device {counted.device_ms_per_round:.2f}), "
+            f"{counted.tokens_per_round:.2f} tokens a round",
+        ),
     ]
     if counted.drafted:
         share = f"{100 * counted.acceptance:.1f} % accepted, {counted.rollbacks} rounds rolled back"

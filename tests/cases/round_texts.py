@@ -93,5 +93,8 @@ def check(host_model, model, slots, names=tuple(JOBS), turns=1):
     got = summary(*texts(model, runner, slots, names, stop, turns))
     for mine, theirs in zip(got, want, strict=True):
         assert mine == theirs
+    if len(names) > 1:
+        accepted, rollbacks = (sum(counts[3][i] for counts in want if len(counts) == 5) for i in (1, 3))
+        assert accepted and rollbacks
     assert runner.rounds and any(isinstance(graph, RoundGraph) for graph in runner.graphs.values())
     return runner

@@ -54,7 +54,9 @@ def draw_on_the_host(monkeypatch):
     seen = []
 
     def launch(_kernel, grid, _block, arguments):
-        logits, options, history, slots, lengths, seeds, positions, _scratch, tokens, ids, masses, counts, sizes = arguments
+        logits, options, history, slots, lengths, seeds, positions, _scratch, tokens, ids, masses, counts, sizes = (
+            arguments
+        )
         lists = Lists(ids, masses, counts)
         own = {"slots": slots, "purpose": sizes[-1], "tokens": tokens, "lists": lists}
         sample(logits, options, history, lengths, seeds, positions, **own)

@@ -3,6 +3,7 @@
 Without a device (the simulator) a program is carried out every time, over the same buffers.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -70,33 +71,54 @@ class Program:
 
     stream  a CuPy stream, not the default one; programs that read each other's results share it. A call waits for what
             the current stream was given before, and the current stream for the call. None in the simulator.
+    clock   None, or an object whose attributes ``device`` and ``waited`` gain the seconds that a call took on the device
+            and that the host waited for it; a call's are known when it is waited for, or when the next one is made
 
     ``result``: what ``record`` returned last; :attr:`generation` counts those results, whose arrays differ.
     """
 
-    def __init__(self, record: Callable[[], Any], stream: Any) -> None:
-        self._record, self.stream = record, stream
+    def __init__(self, record: Callable[[], Any], stream: Any, clock: Any = None) -> None:
+        self._record, self.stream, self._clock = record, stream, clock
         self._graph: Any = None
         # Recorded again at every call: a wait is for what an event stood for when it was asked.
         self._before: Any = None if stream is None else _event()
-        self._done: Any = None if stream is None else _event()
-        self._called = False
+        timed = clock is not None
+        self._done: Any = None if stream is None else _event(timed)
+        self._begin: Any = _event(True) if timed and stream is not None else None
+        self._called = self._running = False
         self.result, self.generation = None, 0
         self._pool: Any = None if stream is None else array_module().cuda.MemoryPool()
 
     def wait(self) -> None:
         """Wait for the last call. What it wrote to page-locked memory can then be read."""
-        if self._called:
+        if not self._called:
+            return
+        if self._clock is None:
             self._done.synchronize()
+            return
+        begin = time.perf_counter()
+        self._done.synchronize()
+        self._clock.waited += time.perf_counter() - begin
+        self._count()
+
+    def _count(self) -> None:
+        """Give the clock the seconds of a call that is over."""
+        if self._running and self._done.done:
+            self._running = False
+            self._clock.device += array_module().cuda.get_elapsed_time(self._begin, self._done) / 1000
 
     def __call__(self) -> Any:
         """Carry it out behind all that the current stream was given; returns :attr:`result` at once."""
         if self.stream is None:
-            return self._make()
+            return self._make_timed()
+        if self._running:
+            self._count()
         current = array_module().cuda.get_current_stream()
         other = current.ptr != self.stream.ptr
         if other:
             self.stream.wait_event(current.record(self._before))
+        if self._begin is not None:
+            self.stream.record(self._begin)
         if self._graph is None:
             with self.stream, array_module().cuda.using_allocator(self._pool.malloc):
                 if self.generation == 0:
@@ -107,6 +129,7 @@ class Program:
             self.launch()
         self.stream.record(self._done)
         self._called = True
+        self._running = self._begin is not None
         if other:
             current.wait_event(self._done)
         return self.result
@@ -114,6 +137,16 @@ class Program:
     def launch(self) -> None:
         """Launch the captured graph alone, on the program's stream, ordered with no other; returns at once."""
         self._graph.launch(stream=self.stream)
+
+    def _make_timed(self):
+        begin = time.perf_counter()
+        try:
+            return self._make()
+        finally:
+            if self._clock is not None:
+                seconds = time.perf_counter() - begin
+                self._clock.device += seconds
+                self._clock.waited += seconds
 
     def _make(self):
         self.result = self._record()
@@ -129,9 +162,9 @@ class Program:
         self._graph = graph
 
 
-def _event():
-    """An event that is ordered and waited for, never timed."""
-    return array_module().cuda.Event(disable_timing=True)
+def _event(timed: bool = False):
+    """An event that is ordered and waited for, and timed only where that is asked."""
+    return array_module().cuda.Event(disable_timing=not timed)
 
 
 def program_stream() -> Any:
