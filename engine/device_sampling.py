@@ -74,7 +74,7 @@ def draw_arrays(draws: Sequence[DrawParameters | None], counts: Sequence[int]) -
             lengths[slot], positions[slot] = draw.length, draw.position
             options[slot], seeds[slot] = draw.options, draw.seed
     return {
-        "options": np.concatenate([option_row(options[slot]) for slot in slots]),
+        "options": np.concatenate([option_row(own) for own in options])[slots],
         "history": history,
         "lengths": np.where(positions[slots] < 0, 0, lengths[slots] + offsets).astype(np.int32),
         "seeds": seeds[slots],

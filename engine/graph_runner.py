@@ -48,8 +48,8 @@ class GraphRunner(Runner):
 
     @property
     def captures_rounds(self) -> bool:
-        """Whether the backend has what a round of drafts needs on the device."""
-        has = hasattr(self.model.backend, "rounds") and self.sampler is not None and self.model.draft is not None
+        """Whether the backend has what a round needs on the device."""
+        has = hasattr(self.model.backend, "rounds") and self.sampler is not None
         return has and self.model.config.vocab_size <= self.sampler.MOST_VOCAB
 
     def round(self, parts: Sequence[RoundSlot]) -> RoundGraph:

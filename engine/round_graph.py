@@ -13,6 +13,7 @@ again before they are read.
 
 import operator
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -94,20 +95,20 @@ class RoundGraph:
         self.states = [slot.state for slot in self.slots]
         self.counts = [part.rows for part in parts]
         ends = np.cumsum([0, *self.counts]).tolist()
-        self.spans = [slice(begin, end) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+        self.spans = [slice(begin, end) for begin, end in pairwise(ends)]
+        self._begins = np.array(ends[:-1])
         self.drafting = [index for index, part in enumerate(parts) if part.drafts]
         self.cells: list[DraftCells] = [draft_cells(self.slots[index]) for index in self.drafting]
+        self.can_roll_back = ends[-1] > 1
+        """Whether the state is kept: a single row of a single slot is never rejected."""
         self.captured = self._captured()
         self._plan_chain()
         self._place()
-        self.saved = [[array.copy() for array in device_arrays(state)] for state in self.states]
-        pairs = [
-            (array, saved)
-            for state, kept in zip(self.states, self.saved, strict=True)
-            for array, saved in zip(device_arrays(state), kept, strict=True)
-        ]
-        self._save = self.rounds.array_table(pairs)
-        self._restore = self.rounds.array_table([(saved, array) for array, saved in pairs])
+        if self.can_roll_back:
+            # The tables hold addresses alone.
+            self._saved = [(array, array.copy()) for state in self.states for array in device_arrays(state)]
+            self._save = self.rounds.array_table(self._saved)
+            self._restore = self.rounds.array_table([(saved, array) for array, saved in self._saved])
         self.staging = runner.staging(self._arrays(self.parts))
         self.program = runner.program(self._record)
         self._rollback: Any = None
@@ -151,7 +152,7 @@ class RoundGraph:
         self._dense_slots = device(np.repeat(np.arange(len(dense), dtype=np.int32), dense))
         self._dense_rows = [row for index in self.drafting for row in range(*self.spans[index].indices(1 << 30))]
         ends = np.cumsum([0, *dense]).tolist()
-        self._dense_spans = [slice(begin, end) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+        self._dense_spans = [slice(begin, end) for begin, end in pairwise(ends)]
         self._dense_first = np.array(ends[:-1], np.int32)
         self._step_slots = [device(np.arange(len(active), dtype=np.int32)) for active in self.steps]
         self.judges = any(part.rejection and part.rows > 1 for part in self.parts)
@@ -183,6 +184,7 @@ class RoundGraph:
         """The inputs of a round on the host: argument name -> array."""
         starts = [state.n for state in self.states]
         rows = qsa.rows_of(starts, self.counts, self.model.geometry, self.model.rule)
+        self._steps = rows.steps
         ids = np.zeros(len(rows.steps), np.int64)
         for part, span in zip(parts, self.spans, strict=True):
             ids[span.start] = part.last
@@ -200,10 +202,10 @@ class RoundGraph:
             dense[span, 3] = np.minimum(dense[span, 1], cells.window)
         arrays["dense"] = dense
         if self.chain:
-            options = [option_row(part.draft_options) for part in parts]
+            options = np.concatenate([option_row(part.draft_options) for part in parts])
             places = np.stack([np.array(self.chain) + 1, self._chain_lines, draws["lengths"][self.chain]], 1)
             arrays["chain.places"] = places.astype(np.int32)
-            arrays["chain.options"] = np.concatenate([options[line] for line in self._chain_lines])
+            arrays["chain.options"] = options[self._chain_lines]
             arrays |= {f"chain.{name}": draws[name][self.chain] for name in ("lengths", "seeds", "positions")}
         if self.runs:
             arrays |= {"run.steps": dense[self.runs], "run.table": rows.table[self.runs]}
@@ -212,7 +214,8 @@ class RoundGraph:
     def _record(self) -> tuple[Output, list]:
         self.staging.move()
         arrays, model, rounds = self.staging.arrays, self.model, self.rounds
-        rounds.copies(self._save)
+        if self.can_roll_back:
+            rounds.copies(self._save)
         listed = self._draft(arrays) if self.chain else None
         ngrams = {
             index: rounds.ngram_rows(arrays["ids"], arrays[f"before.{index}"], self._row_places, table)
@@ -283,12 +286,11 @@ class RoundGraph:
     def run(self, parts: Sequence[RoundSlot]) -> list[RoundTokens]:
         """Run a round; returns what every slot's rows gave once it is there. :meth:`finish` must follow.
 
-        When the model raises, the states are as before, and the error is raised.
+        When the model raises, the states are as before, except without rollback, and the error is raised.
         """
         self.parts = list(parts)
-        for program in (self.program, self._rollback, self._append):
-            if program is not None:
-                program.wait()
+        # What the last round's other programs still do is ordered before this one's on the device.
+        self.program.wait()
         for cells, part in zip(self.cells, [parts[index] for index in self.drafting], strict=True):
             cells.ensure_pages(part.slot.n + part.rows)
             cells.load_tip()
@@ -299,6 +301,8 @@ class RoundGraph:
             self.model.prepare_inputs(self.states, 2 * max(self.counts))
             self.program.wait()
         except Exception:
+            if not self.can_roll_back:
+                raise
             self.runner.program(lambda: self.rounds.copies(self._restore))()
             raise
         return self._tokens()
@@ -322,14 +326,13 @@ class RoundGraph:
         if self._generation != self.program.generation:
             self._rollback, self._append = self.runner.program(self._roll_back), self.runner.program(self._append_cells)
             self._generation = self.program.generation
-        steps = None
         if any(len(tokens) < count for tokens, count in zip(kept, self.counts, strict=True)):
             self._rollback.wait()
             keep = np.array([len(tokens) for tokens in kept])
-            steps = self._kept_steps(keep)
+            steps = self._steps.copy()
+            steps[self.offsets >= keep[self.slot_of], 0] = -1
             bounds = np.zeros(2 * MAX_SLOTS, np.int64)
-            begins = np.array([span.start for span in self.spans])
-            bounds[: 2 * len(keep)] = np.stack([begins, begins + keep], 1).reshape(-1)
+            bounds[: 2 * len(keep)] = np.stack([self._begins, self._begins + keep], 1).reshape(-1)
             self._kept.fill({"bounds": bounds, "steps": steps})
             self._rollback()
         ids = np.zeros(sum(self.counts), np.int64)
@@ -345,13 +348,6 @@ class RoundGraph:
             for cells, index in zip(self.cells, self.drafting, strict=True):
                 cells.n += len(kept[index])
                 cells.take_tip()
-
-    def _kept_steps(self, keep: np.ndarray) -> np.ndarray:
-        """Step records [n, 4] of the window's rows, with position -1 where a row is not kept."""
-        starts = [state.n for state in self.states]
-        rows = qsa.rows_of(starts, self.counts, self.model.geometry, self.model.rule)
-        rows.steps[self.offsets >= keep[self.slot_of], 0] = -1
-        return rows.steps
 
     def _roll_back(self) -> None:
         self._kept.move()

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
 from qsa.kernels.cpu.sampler import check_tokens
+from qsa.reference.sampler import Sampling
 
 from . import sampling
 from .device_sampling import supported
@@ -20,8 +22,8 @@ from .window import WindowResult
 
 @dataclass
 class RoundResult(WindowResult):
-    """The result of one slot's rows in a captured round. What :meth:`commit` keeps is carried out for all slots together
-    by :meth:`Round.finish`. ``kept``: number of rows; None: all."""
+    """The result of one slot's rows in a captured round. What :meth:`commit` keeps is carried out by
+    :meth:`Round.finish`, for all slots together. ``kept``: number of rows; None: all."""
 
     kept: int | None = None
 
@@ -40,22 +42,31 @@ class Round:
     graph: RoundGraph
     requests: list[Request]
     proposals: list[Proposal]
-    results: list[RoundResult]
+    results: Sequence[RoundResult | Exception]
 
     def finish(self) -> None:
         """Roll back the rows that were not kept, and give the kept ones to the draft layer. Does not wait for the
         device. An error of the draft layer costs the slots' drafts and nothing else."""
         kept = []
+        if not all(isinstance(result, RoundResult) for result in self.results):
+            return
         for request, result, count in zip(self.requests, self.results, self.graph.counts, strict=True):
+            assert isinstance(result, RoundResult)
             # Of a request that failed nothing is read again: its slot is reset.
             keep = count if result.kept is None else result.kept
-            kept.append(([0] * count if result.kept is None else request.sequence[-keep:]))
+            kept.append([0] * count if result.kept is None else request.sequence[-keep:])
         try:
             self.graph.finish(kept)
         except Exception as error:
             for request, slot in zip(self.requests, self.graph.slots, strict=True):
                 if request.drafts:
                     mark_incomplete_request(request, slot, error)
+
+
+@lru_cache(256)
+def _most_probable(options: Sampling) -> Sampling:
+    """``options`` without a draw: drafts that are compared with the model's own tokens match more often so."""
+    return replace(options, temperature=0.0)
 
 
 def run_round(
@@ -65,11 +76,12 @@ def run_round(
     one by one on the host, and the error of a round that failed and left the states as they were.
 
     The device drafts for all or for none: with the model's draft layer, of a number that is known beforehand (without
-    ``min_p``), and draws from lists that it holds.
+    ``min_p``), and draws from lists that it holds. A window without drafts is a round too.
     """
-    if not isinstance(runner, GraphRunner) or type(drafter) is not LayerDrafter or drafter.runner is not runner:
+    if not isinstance(runner, GraphRunner) or not runner.captures_rounds or len(requests) > MAX_SLOTS:
         return None, None
-    if max(rows) < 2 or len(requests) > MAX_SLOTS or not runner.captures_rounds:
+    own = type(drafter) is LayerDrafter and drafter.runner is runner
+    if not own and any(request.drafts for request in requests):
         return None, None
     parts = []
     for request, slot, count in zip(requests, slots, rows, strict=True):
@@ -86,7 +98,7 @@ def run_round(
         count = count if request.drafts else 1
         draw = sampling.draw_parameters(request, [0] * (count - 1))
         rejection = request.acceptance == "rejection"
-        options = request.sampling if rejection else replace(request.sampling, temperature=0.0)
+        options = request.sampling if rejection else _most_probable(request.sampling)
         parts.append(RoundSlot(slot, request.sequence[-1], count, draw, options, request.drafts, rejection))
     if None in supported(runner.sampler, [part.draw for part in parts]):
         return None, None
@@ -94,6 +106,8 @@ def run_round(
     try:
         tokens = graph.run(parts)
     except Exception as error:
+        if not graph.can_roll_back:
+            return Round(graph, list(requests), [Proposal()], [error]), None
         return None, error
     proposals, results = [], []
     for request, part, span, found in zip(requests, parts, graph.spans, tokens, strict=True):

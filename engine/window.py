@@ -22,8 +22,8 @@ class WindowResult:
     snapshot  the slot's state before the window; None when the window cannot be rolled back
     tokens    int32 [rows] drawn on the device, ids or error codes; None when they are to be drawn from ``logits``
     error     the error of a failed window after which these rows ran again, alone or without drafts; else None
-    judged    bool [rows], whether each row's draft stands, where the device decided by rejection sampling and ``tokens``
-              are what the rows emit; else None
+    judged    bool [rows], whether each row's draft stands, where the device decided by rejection sampling and
+              ``tokens`` are what the rows emit; else None
     """
 
     runner: Runner

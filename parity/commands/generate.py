@@ -236,8 +236,8 @@ def _print_figures(request: Any, where: str, outcome: str) -> None:
         ("text", f"{counted.tokens} tokens in {counted.decode_seconds:.2f} s, {speed:.1f} tokens/s"),
         (
             "rounds",
-            f"{counted.rounds}, {counted.rounds_per_second:.1f} a second of {counted.ms_per_round:.2f} ms "
-            f"(host {counted.host_ms_per_round:.2f}, device {counted.device_ms_per_round:.2f}), "
+            f"{counted.rounds} of {counted.ms_per_round:.2f} ms (host {counted.host_ms_per_round:.2f}, "
+            f"device {counted.device_ms_per_round:.2f}), {counted.rounds_per_second:.1f} a second, "
             f"{counted.tokens_per_round:.2f} tokens a round",
         ),
     ]

@@ -1,5 +1,7 @@
 """What a round of drafts does on the device between the calls of the model: problems, and the host's answers."""
 
+from itertools import pairwise
+
 import numpy as np
 
 from qsa.kernels.cpu import speculative
@@ -68,7 +70,6 @@ def hashed(config, index, seed=2):
     places = [(line, offset) for line, count in enumerate(counts) for offset in range(count)]
     ends = np.cumsum((0, *counts))
     expected = [
-        ngram_rows(ids[first:end], before[line], config, constants)
-        for line, (first, end) in enumerate(zip(ends[:-1], ends[1:], strict=True))
+        ngram_rows(ids[first:end], before[line], config, constants) for line, (first, end) in enumerate(pairwise(ends))
     ]
     return ids, before, np.array(places, np.int32), constants, np.concatenate(expected)

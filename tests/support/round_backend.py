@@ -49,8 +49,8 @@ def make(**changes):
 
 
 def draw_on_the_host(monkeypatch):
-    """Let the CPU's kernel do the work of every launch of the sampler, on the arrays that its host's side has checked: a
-    row in the simulator takes a second. Returns a list that gets the rows of each launch."""
+    """Let the CPU's kernel do the work of every launch of the sampler, on the arrays that its host's side has checked:
+    a row in the simulator takes a second. Returns a list that gets the rows of each launch."""
     seen = []
 
     def launch(_kernel, grid, _block, arguments):

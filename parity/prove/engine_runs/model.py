@@ -104,7 +104,7 @@ def _over(**names: Any) -> TextModel:
 class HostProgram:
     """What a graph runner calls a program, on the host: it carries out what it records, over the same buffers."""
 
-    def __init__(self, record: Callable[[], Any], stream: Any) -> None:
+    def __init__(self, record: Callable[[], Any], stream: Any, clock: Any = None) -> None:
         self._record, self.result, self.generation = record, None, 0
 
     def wait(self) -> None:
