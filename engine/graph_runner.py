@@ -17,7 +17,8 @@ from qsa.model import Output, TextModel
 from .device_sampling import MIN_HISTORY
 from .graphs import DraftGraph, Snapshot, WindowGraph
 from .request import BATCH_ROWS, MAX_ROWS
-from .round_graph import RoundGraph, RoundSlot
+from .round_graph import RoundGraph
+from .round_layout import RoundSlot
 from .runner import Runner, prepared_cells
 from .slot import Slot
 

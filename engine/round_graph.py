@@ -13,46 +13,21 @@ again before they are read.
 
 import operator
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from qsa.model import Inputs, Output, qsa
 from qsa.reference.model.ple import hash_constants
-from qsa.reference.sampler import DRAFTER, Sampling
+from qsa.reference.sampler import DRAFTER
 
-from .device_sampling import DrawParameters, draw_arrays, option_row
 from .draft_cache import DraftCells
 from .graphs import captured_objects, device_arrays
-from .slot import Slot, draft_cells
+from .round_layout import MAX_SLOTS, RoundLayout, RoundSlot
+from .slot import draft_cells
 
 if TYPE_CHECKING:
     from .graph_runner import GraphRunner
-
-NO_DRAFT = -1
-MAX_SLOTS = 8
-"""Slots of a round: sequences of one launch of the recurrences."""
-
-
-class RoundSlot(NamedTuple):
-    """One slot's part of a round.
-
-    last           the token that has been emitted and not been run yet
-    rows           rows of the window: the last token and rows - 1 drafts
-    draw           draw parameters of the rows; their history ends with rows - 1 places for the drafts
-    draft_options  the Sampling with which the drafts are drawn
-    drafts         whether the draft layer has cells of the slot, and is to have those of the kept rows
-    rejection      whether drafts are judged by rejection sampling; otherwise the rows draw their own tokens
-    """
-
-    slot: Slot
-    last: int
-    rows: int
-    draw: DrawParameters
-    draft_options: Sampling
-    drafts: bool
-    rejection: bool
 
 
 class RoundTokens(NamedTuple):
@@ -93,16 +68,13 @@ class RoundGraph:
         self.model, self.rounds, self.parts = model, model.backend.rounds, list(parts)
         self.slots = [part.slot for part in parts]
         self.states = [slot.state for slot in self.slots]
-        self.counts = [part.rows for part in parts]
-        ends = np.cumsum([0, *self.counts]).tolist()
-        self.spans = [slice(begin, end) for begin, end in pairwise(ends)]
-        self._begins = np.array(ends[:-1])
-        self.drafting = [index for index, part in enumerate(parts) if part.drafts]
-        self.cells: list[DraftCells] = [draft_cells(self.slots[index]) for index in self.drafting]
-        self.can_roll_back = ends[-1] > 1
+        drafting = [index for index, part in enumerate(parts) if part.drafts]
+        self.layout = RoundLayout([part.rows for part in parts], drafting, [part.rejection for part in parts])
+        self.judges = any(part.rejection and part.rows > 1 for part in parts)
+        self.cells: list[DraftCells] = [draft_cells(self.slots[index]) for index in drafting]
+        self.can_roll_back = self.layout.rows > 1
         """Whether the state is kept: a single row of a single slot is never rejected."""
         self.captured = self._captured()
-        self._plan_chain()
         self._place()
         if self.can_roll_back:
             # The tables hold addresses alone.
@@ -114,11 +86,11 @@ class RoundGraph:
         self._rollback: Any = None
         self._append: Any = None
         self._generation = 0
-        rows, dense = ends[-1], sum(self.counts[index] for index in self.drafting)
-        self._kept = runner.staging(
-            {"bounds": np.zeros(2 * MAX_SLOTS, np.int64), "steps": np.zeros((rows, 4), np.int32)}
+        steps = np.zeros((self.layout.rows, 4), np.int32)
+        self._kept = runner.staging({"bounds": np.zeros(2 * MAX_SLOTS, np.int64), "steps": steps})
+        self._next = runner.staging(
+            {"ids": np.zeros(len(self.layout.dense), np.int64), "last": self.layout.dense_begins}
         )
-        self._next = runner.staging({"ids": np.zeros(dense, np.int64), "last": np.zeros(len(self.drafting), np.int32)})
 
     def _captured(self) -> list[Any]:
         tips = [part for cells in self.cells for part in (cells.state.kv, *cells.tip())]
@@ -129,99 +101,49 @@ class RoundGraph:
         now = self._captured()
         return len(now) == len(self.captured) and all(map(operator.is_, now, self.captured))
 
-    def _plan_chain(self) -> None:
-        """Which slots draft in each step: ``steps`` lists their indices among the drafting slots. ``chain``: for every
-        draft, in the order in which they are drawn, the row of the window that has its draw's position. ``runs``: for
-        every run of the draft layer the row of the window that has its position."""
-        counts = [self.counts[index] for index in self.drafting]
-        self.steps = [[k for k, count in enumerate(counts) if count - 1 > j] for j in range(max(counts, default=1) - 1)]
-        self.chain = [self.spans[self.drafting[k]].start + j for j, active in enumerate(self.steps) for k in active]
-        # The layer runs on the draft before, which lies a row behind the draw's position.
-        self.runs = [row - 1 for row in self.chain[len(self.steps[0]) :]] if self.steps else []
-
     def _place(self) -> None:
-        """Constant arrays on the device: where drafts go, the slots of rows, which rows are judged."""
-        config, device = self.model.config, self.model.to_device
-        slot_of = np.repeat(np.arange(len(self.counts), dtype=np.int32), self.counts)
-        offsets = np.concatenate([np.arange(count, dtype=np.int32) for count in self.counts])
-        self.offsets, self.slot_of = offsets, slot_of
-        self._row_slots, self._row_places = device(slot_of), device(np.stack([slot_of, offsets], 1))
-        self._chain_lines = slot_of[self.chain]
-        self._chain_line_array = device(self._chain_lines)
-        dense = [self.counts[index] for index in self.drafting]
-        self._dense_slots = device(np.repeat(np.arange(len(dense), dtype=np.int32), dense))
-        self._dense_rows = [row for index in self.drafting for row in range(*self.spans[index].indices(1 << 30))]
-        ends = np.cumsum([0, *dense]).tolist()
-        self._dense_spans = [slice(begin, end) for begin, end in pairwise(ends)]
-        self._dense_first = np.array(ends[:-1], np.int32)
-        self._step_slots = [device(np.arange(len(active), dtype=np.int32)) for active in self.steps]
-        self.judges = any(part.rejection and part.rows > 1 for part in self.parts)
-        which = np.full(len(slot_of), self.rounds.NOT_JUDGED, np.int32)
-        for place, row in enumerate(self.chain):
-            if self.parts[slot_of[row]].rejection:
-                which[row] = place
-        self._which = device(which)
+        """Arrays on the device that stay: slots of rows, which rows are judged, where the layer's outputs lie."""
+        config, device, layout = self.model.config, self.model.to_device, self.layout
+        self._row_slots = device(layout.slot_of)
+        self._row_places = device(np.stack([layout.slot_of, layout.offsets], 1))
+        self._lines, self._which = device(layout.lines), device(layout.which)
+        self._dense_slots = device(layout.dense_slots)
+        self._step_slots = [device(np.arange(len(active), dtype=np.int32)) for active in layout.steps]
         self._hashes = {
             index: self.rounds.hash_table(hash_constants(config, layer.ple_index), config.eos_token_id)
             for index, layer in enumerate(self.model.layers)
             if layer.ple
         }
-        self._ids = device(np.zeros(len(self.chain), np.int64))
-        self._seen = self.runner.pinned((len(self.chain),), np.int32)
-        self._drawn = self.runner.pinned((len(slot_of),), np.int32)
-        self._accepted = self.runner.pinned((len(slot_of),), np.int32)
-        if self.drafting:
-            tips = [cells.tip() for cells in self.cells]
-            first = self.steps[0] if self.steps else []
-            self._tips = [
-                self.rounds.gather_table([tips[k][part] for k in first]) if first else None for part in (0, 1)
-            ]
-            self._targets = [self.rounds.scatter_table([tip[part] for tip in tips]) for part in (0, 1)]
-            self._last_rows = self.rounds.rows_table(len(tips), 4 * config.hidden_size)
-            self._all_rows = device(np.arange(len(tips), dtype=np.int32))
+        self._ids = device(np.zeros(len(layout.chain), np.int64))
+        self._seen = self.runner.pinned((len(layout.chain),), np.int32)
+        self._drawn = self.runner.pinned((layout.rows,), np.int32)
+        self._accepted = self.runner.pinned((layout.rows,), np.int32)
+        if not self.cells:
+            return
+        tips = [cells.tip() for cells in self.cells]
+        if layout.steps:
+            self._tips = [self.rounds.gather_table([tips[k][part] for k in layout.steps[0]]) for part in (0, 1)]
+        self._targets = [self.rounds.scatter_table([tip[part] for tip in tips]) for part in (0, 1)]
+        self._last_rows = self.rounds.rows_table(len(tips), 4 * config.hidden_size)
+        self._all_rows = device(np.arange(len(tips), dtype=np.int32))
 
     def _arrays(self, parts: Sequence[RoundSlot]) -> dict[str, np.ndarray]:
         """The inputs of a round on the host: argument name -> array."""
-        starts = [state.n for state in self.states]
-        rows = qsa.rows_of(starts, self.counts, self.model.geometry, self.model.rule)
-        self._steps = rows.steps
-        ids = np.zeros(len(rows.steps), np.int64)
-        for part, span in zip(parts, self.spans, strict=True):
-            ids[span.start] = part.last
-        draws = draw_arrays([part.draw for part in parts], self.counts)
-        arrays = {"ids": ids, "steps": rows.steps, "table": rows.table, "history": draws["history"]}
-        arrays |= {name: draws[name] for name in ("options", "lengths", "seeds", "positions")}
-        arrays["drafts"] = np.full(len(ids), NO_DRAFT, np.int32)
-        for index in self._hashes:
-            arrays[f"before.{index}"] = np.stack([state.ple[index].tokens for state in self.states])
-        if not self.drafting:
-            return arrays
-        dense = rows.steps.copy()
-        for index, cells in zip(self.drafting, self.cells, strict=True):
-            span = self.spans[index]
-            dense[span, 3] = np.minimum(dense[span, 1], cells.window)
-        arrays["dense"] = dense
-        if self.chain:
-            options = np.concatenate([option_row(part.draft_options) for part in parts])
-            places = np.stack([np.array(self.chain) + 1, self._chain_lines, draws["lengths"][self.chain]], 1)
-            arrays["chain.places"] = places.astype(np.int32)
-            arrays["chain.options"] = options[self._chain_lines]
-            arrays |= {f"chain.{name}": draws[name][self.chain] for name in ("lengths", "seeds", "positions")}
-        if self.runs:
-            arrays |= {"run.steps": dense[self.runs], "run.table": rows.table[self.runs]}
-        return arrays
+        windows = [cells.window for cells in self.cells]
+        model = self.model
+        return self.layout.arrays(parts, self.states, windows, list(self._hashes), model.geometry, model.rule)
 
     def _record(self) -> tuple[Output, list]:
         self.staging.move()
         arrays, model, rounds = self.staging.arrays, self.model, self.rounds
         if self.can_roll_back:
             rounds.copies(self._save)
-        listed = self._draft(arrays) if self.chain else None
+        listed = self._draft(arrays) if self.layout.chain else None
         ngrams = {
             index: rounds.ngram_rows(arrays["ids"], arrays[f"before.{index}"], self._row_places, table)
             for index, table in self._hashes.items()
         }
-        rows = qsa.Rows(arrays["steps"], arrays["table"], self._row_slots, self.spans, None)
+        rows = qsa.Rows(arrays["steps"], arrays["table"], self._row_slots, self.layout.spans, None)
         journal: list = []
         output = model.compute(Inputs(arrays["ids"], ngrams, rows), self.states, journal)
         draws = [arrays[name] for name in ("options", "history", "lengths", "seeds", "positions")]
@@ -238,18 +160,18 @@ class RoundGraph:
     def _draft(self, arrays: dict[str, Any]) -> Any:
         """Draft token after token; returns the sampler's lists of all drafts."""
         model, draft, sampler = self.model, self.model.draft_layer, self.runner.sampler
-        config, lists = model.config, sampler.new_lists(len(self.chain))
-        tokens = np.empty_like(self._which, shape=(len(self.chain),))
-        first = len(self.steps[0])
+        config, lists = model.config, sampler.new_lists(len(self.layout.chain))
+        tokens = np.empty_like(self._which, shape=(len(self.layout.chain),))
+        first = len(self.layout.steps[0])
         logits = np.empty_like(arrays["table"], shape=(first, config.vocab_size))
         streams = np.empty_like(arrays["table"], shape=(first, config.hc_count, config.hidden_size))
         for table, target in zip(self._tips, (logits, streams), strict=True):
             self.rounds.copies(table, target=target)
         begin, run = 0, 0
-        for j, active in enumerate(self.steps):
+        for j, active in enumerate(self.layout.steps):
             part = slice(begin, begin + len(active))
             if j:
-                before = self.steps[j - 1]
+                before = self.layout.steps[j - 1]
                 streams = chosen_rows(streams, [before.index(k) for k in active])
                 ids = chosen_rows(self._ids[begin - len(before) : begin], [before.index(k) for k in active])
                 taken = slice(run, run := run + len(active))
@@ -266,7 +188,7 @@ class RoundGraph:
                 arrays["chain.options"][part],
                 arrays["history"],
                 *(arrays[f"chain.{name}"][part] for name in ("lengths", "seeds", "positions")),
-                slots=self._chain_line_array[part],
+                slots=self._lines[part],
                 purpose=DRAFTER,
                 tokens=tokens[part],
                 lists=type(lists)(*(array[part] for array in lists)),
@@ -291,14 +213,16 @@ class RoundGraph:
         self.parts = list(parts)
         # What the last round's other programs still do is ordered before this one's on the device.
         self.program.wait()
-        for cells, part in zip(self.cells, [parts[index] for index in self.drafting], strict=True):
+        for cells, part in zip(self.cells, [parts[index] for index in self.layout.drafting], strict=True):
             cells.ensure_pages(part.slot.n + part.rows)
             cells.load_tip()
-        self.staging.fill(self._arrays(parts))
+        arrays = self._arrays(parts)
+        self._steps = arrays["steps"]
+        self.staging.fill(arrays)
         try:
             self.program()
             # While the device computes: what the next round needs of the host.
-            self.model.prepare_inputs(self.states, 2 * max(self.counts))
+            self.model.prepare_inputs(self.states, 2 * max(self.layout.counts))
             self.program.wait()
         except Exception:
             if not self.can_roll_back:
@@ -310,9 +234,9 @@ class RoundGraph:
     def _tokens(self) -> list[RoundTokens]:
         tokens, accepted = self._drawn[0].copy(), self._accepted[0].astype(bool)
         drafts = np.empty(len(tokens), np.int32)
-        drafts[self.chain] = self._seen[0]
+        drafts[self.layout.chain] = self._seen[0]
         found = []
-        for part, span in zip(self.parts, self.spans, strict=True):
+        for part, span in zip(self.parts, self.layout.spans, strict=True):
             judged = accepted[span] if part.rejection and part.rows > 1 else None
             found.append(RoundTokens(drafts[span.start : span.stop - 1], tokens[span], judged))
         return found
@@ -326,26 +250,26 @@ class RoundGraph:
         if self._generation != self.program.generation:
             self._rollback, self._append = self.runner.program(self._roll_back), self.runner.program(self._append_cells)
             self._generation = self.program.generation
-        if any(len(tokens) < count for tokens, count in zip(kept, self.counts, strict=True)):
+        if any(len(tokens) < count for tokens, count in zip(kept, self.layout.counts, strict=True)):
             self._rollback.wait()
             keep = np.array([len(tokens) for tokens in kept])
             steps = self._steps.copy()
-            steps[self.offsets >= keep[self.slot_of], 0] = -1
+            steps[self.layout.offsets >= keep[self.layout.slot_of], 0] = -1
             bounds = np.zeros(2 * MAX_SLOTS, np.int64)
-            bounds[: 2 * len(keep)] = np.stack([self._begins, self._begins + keep], 1).reshape(-1)
+            bounds[: 2 * len(keep)] = np.stack([self.layout.begins, self.layout.begins + keep], 1).reshape(-1)
             self._kept.fill({"bounds": bounds, "steps": steps})
             self._rollback()
-        ids = np.zeros(sum(self.counts), np.int64)
-        for part, span, tokens, state in zip(self.parts, self.spans, kept, self.states, strict=True):
+        ids = np.zeros(sum(self.layout.counts), np.int64)
+        for part, span, tokens, state in zip(self.parts, self.layout.spans, kept, self.states, strict=True):
             count = len(tokens)
             ids[span.start : span.start + count] = tokens
             state.advance(np.array([part.last, *tokens[: count - 1]], np.int64))
-        if self.drafting:
+        if self.cells:
             self._append.wait()
-            keep = np.array([len(kept[index]) for index in self.drafting])
-            self._next.fill({"ids": ids[self._dense_rows], "last": self._dense_first + keep - 1})
+            keep = np.array([len(kept[index]) for index in self.layout.drafting])
+            self._next.fill({"ids": ids[self.layout.dense], "last": self.layout.dense_begins + keep - 1})
             self._append()
-            for cells, index in zip(self.cells, self.drafting, strict=True):
+            for cells, index in zip(self.cells, self.layout.drafting, strict=True):
                 cells.n += len(kept[index])
                 cells.take_tip()
 
@@ -353,16 +277,16 @@ class RoundGraph:
         self._kept.move()
         arrays = self._kept.arrays
         self.rounds.copies(self._restore)
-        bounds = self.rounds.RowBounds(arrays["bounds"], max(self.counts))
-        self.model.recompute_kept(self.program.result[1], self.spans, bounds, arrays["steps"], self.states)
+        bounds = self.rounds.RowBounds(arrays["bounds"], max(self.layout.counts))
+        self.model.recompute_kept(self.program.result[1], self.layout.spans, bounds, arrays["steps"], self.states)
 
     def _append_cells(self) -> None:
         """The cells of all rows: those of rows that are not kept lie beyond the sequence's end."""
         self._next.move()
         arrays, window, draft = self._next.arrays, self.staging.arrays, self.model.draft_layer
-        streams = chosen_rows(self.program.result[0].streams, self._dense_rows)
-        steps, table = (chosen_rows(window[name], self._dense_rows) for name in ("dense", "table"))
-        rows = qsa.Rows(steps, table, self._dense_slots, self._dense_spans, None)
+        streams = chosen_rows(self.program.result[0].streams, self.layout.dense)
+        steps, table = (chosen_rows(window[name], self.layout.dense) for name in ("dense", "table"))
+        rows = qsa.Rows(steps, table, self._dense_slots, self.layout.dense_spans, None)
         width = max(cells.retained_cells for cells in self.cells)
         states = [cells.state for cells in self.cells]
         x, streams = draft.compute(streams, arrays["ids"], rows, states, width)

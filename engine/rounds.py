@@ -14,7 +14,8 @@ from .device_sampling import supported
 from .draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
 from .graph_runner import GraphRunner
 from .request import Request
-from .round_graph import MAX_SLOTS, RoundGraph, RoundSlot
+from .round_graph import RoundGraph
+from .round_layout import MAX_SLOTS, RoundSlot
 from .runner import Runner
 from .slot import Slot
 from .window import WindowResult
@@ -50,7 +51,7 @@ class Round:
         kept = []
         if not all(isinstance(result, RoundResult) for result in self.results):
             return
-        for request, result, count in zip(self.requests, self.results, self.graph.counts, strict=True):
+        for request, result, count in zip(self.requests, self.results, self.graph.layout.counts, strict=True):
             assert isinstance(result, RoundResult)
             # Of a request that failed nothing is read again: its slot is reset.
             keep = count if result.kept is None else result.kept
@@ -110,7 +111,7 @@ def run_round(
             return Round(graph, list(requests), [Proposal()], [error]), None
         return None, error
     proposals, results = [], []
-    for request, part, span, found in zip(requests, parts, graph.spans, tokens, strict=True):
+    for request, part, span, found in zip(requests, parts, graph.layout.spans, tokens, strict=True):
         failed = np.flatnonzero(found.drafts < 0)
         drafts = int(failed[0]) if failed.size else part.rows - 1
         if failed.size:
@@ -121,9 +122,8 @@ def run_round(
         count = drafts + 1
         proposals.append(Proposal(found.drafts[:drafts].tolist(), [None] * drafts))
         judged = None if found.accepted is None else found.accepted[:count]
-        own = slice(span.start, span.start + count)
-        streams = graph.program.result[0].streams[own]
-        results.append(
-            RoundResult(runner, part.slot, None, streams, own, [], None, found.tokens[:count], judged=judged)
-        )
+        kept = slice(span.start, span.start + count)
+        streams = graph.program.result[0].streams[kept]
+        given = found.tokens[:count]
+        results.append(RoundResult(runner, part.slot, None, streams, kept, [], None, given, judged=judged))
     return Round(graph, list(requests), proposals, results), None

@@ -1,6 +1,7 @@
 """Speed of the engine on the golden model, plain and with drafts: ``python -m qsa.parity.bench.engine``.
 
-    [--backends cpu cuda] [--texts code-greedy ...] [--slots 1 8] [--drafts 0 2 4 7] [--tokens 192] [--warm 2] [--json F]
+    [--backends cpu cuda] [--texts code-greedy ...] [--slots 1 8] [--drafts 0 2 4 7] [--tokens 192] [--warm 2]
+    [--json FILE]
 
 Every line is one engine that continues the same prompt in all its slots, each with a seed of its own. Prompts are not
 timed: the time begins when all slots decode and ends with the last token. ``times`` is the rate over that of the same
@@ -110,9 +111,9 @@ def measure(figures: script.Figures, backend: str, arguments: Any, known: dict[t
                 row = found.row(plain)
                 plain = row["tokens/s"] if drafts == 0 else plain
                 case = f"{backend}, {name}, {slots} slots, {drafts} drafts"
-                if drafts == 0 or TEXTS[name][1] != "rejection":
-                    if known.setdefault((name, slots), found.texts) != found.texts:
-                        figures.wrong.append(f"{case}: another text")
+                compared = drafts == 0 or TEXTS[name][1] != "rejection"
+                if compared and known.setdefault((name, slots), found.texts) != found.texts:
+                    figures.wrong.append(f"{case}: another text")
                 numbers = " ".join(f"{row[column]:>12,.3f}" for column in COLUMNS)
                 figures.add(case, row, f"{backend:<5} {name:<17} {slots:>5} {drafts:>6} {numbers}")
 

@@ -23,7 +23,8 @@ def padded(lists):
 
 
 def judged(rows, vocab=90, seed=1):
-    """(arguments of ``judge`` on the host: own lists, drawn, drafts, listed, which, seeds, positions; accepted; tokens).
+    """(arguments of ``judge`` on the host: own lists, drawn, drafts, listed, which, seeds, positions; accepted;
+    tokens).
 
     Drafts from a list of their own, from the row's own list, of one token, outside the row's list, of no list; and
     rows that judge nothing, whose draft failed, or that failed themselves.

@@ -1,4 +1,4 @@
-"""Texts in which drafts are made and judged on the device: tokens, counts and states of the host's way, byte for byte."""
+"""Texts whose drafts are made and judged on the device: tokens, counts and states of the host's way, byte for byte."""
 
 import numpy as np
 

@@ -71,8 +71,8 @@ class Program:
 
     stream  a CuPy stream, not the default one; programs that read each other's results share it. A call waits for what
             the current stream was given before, and the current stream for the call. None in the simulator.
-    clock   None, or an object whose attributes ``device`` and ``waited`` gain the seconds that a call took on the device
-            and that the host waited for it; a call's are known when it is waited for, or when the next one is made
+    clock   None, or an object whose attributes ``device`` and ``waited`` gain the seconds that a call took on the
+            device and that the host waited for it; they are known when it is waited for, or when the next one is made
 
     ``result``: what ``record`` returned last; :attr:`generation` counts those results, whose arrays differ.
     """

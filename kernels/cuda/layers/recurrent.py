@@ -227,8 +227,8 @@ def causal_conv(
 ) -> DeviceArray:
     """Causal depthwise convolution, ``past`` advanced in place; as ``reference.exact.recurrent.causal_conv``.
 
-    All arrays on the device; ``past`` C-contiguous. Rows outside :class:`RowBounds` are left unset in the result. Raises
-    ValueError on mismatched arrays.
+    All arrays on the device; ``past`` C-contiguous. Rows outside :class:`RowBounds` are left unset in the result.
+    Raises ValueError on mismatched arrays.
     """
     rows, channels = x.shape
     _check("x", x, (rows, channels))
@@ -277,7 +277,8 @@ def delta_rule(
     """The gated delta rule, ``memory`` advanced in place; as ``reference.exact.recurrent.delta_rule``.
 
     All arrays on the device; ``memory`` C-contiguous. Rows outside :class:`RowBounds` are left unset in the result.
-    Raises ValueError on mismatched arrays, or unless the key dims are a multiple of 16, whole reads of four to a column.
+    Raises ValueError on mismatched arrays, or unless the key dims are a multiple of 16, whole reads of four to a
+    column.
     """
     rows, key_heads, keys = q.shape
     _, heads, values = v.shape

@@ -1,5 +1,4 @@
-"""Rejection sampling on the device: the decisions of ``reference/exact/speculative.py``, as ``kernels/cpu/speculative.py``
-makes them.
+"""Rejection sampling on the device: the decisions of ``reference/exact/speculative.py``.
 
 A warp to a row. A list has at most 64 tokens, two neighbours a lane. Products of masses and sums take two 64-bit words,
 high and low: with masses of at most 2^40 and sums of at most 2^46 all of them stay below 2^111.

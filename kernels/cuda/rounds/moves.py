@@ -104,8 +104,8 @@ def copies_kernel(lines, rows, source, target):
 def copies(
     table: CopyTable, rows: DeviceArray | None = None, source: DeviceArray | None = None, target: Any = None
 ) -> None:
-    """Copy every line of ``table``; one launch. ``rows`` int32 [lines] on the device: the row of every source; None: row
-    0. ``source`` and ``target``: the arrays that the table leaves to its calls."""
+    """Copy every line of ``table``; one launch. ``rows`` int32 [lines] on the device: the row of every source; None:
+    row 0. ``source`` and ``target``: the arrays that the table leaves to its calls."""
     count = len(table.lines)
     if rows is not None:
         check_array("rows", rows, "int32", (count,), alignment=4)

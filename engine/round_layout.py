@@ -1,0 +1,132 @@
+"""Where everything of a round lies: which slots draft in each step, and the arrays that the host gives.
+
+A round's window has ``rows`` rows of every slot, those of a slot one after the other. Draft j of a slot is drawn at the
+position of the slot's row j, which judges it, and is run by row j + 1; the draft layer runs on it at the position of row
+j.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from qsa.model import State, qsa
+from qsa.reference.geometry import Geometry
+from qsa.reference.sampler import Sampling
+
+from .device_sampling import DrawParameters, draw_arrays, option_row
+from .slot import Slot
+
+NO_DRAFT = -1
+MAX_SLOTS = 8
+"""Slots of a round: sequences of one launch of the recurrences."""
+
+
+class RoundSlot(NamedTuple):
+    """One slot's part of a round.
+
+    last           the token that has been emitted and not been run yet
+    rows           rows of the window: the last token and rows - 1 drafts
+    draw           draw parameters of the rows; their history ends with rows - 1 places for the drafts
+    draft_options  the Sampling with which the drafts are drawn
+    drafts         whether the draft layer has cells of the slot, and is to have those of the kept rows
+    rejection      whether drafts are judged by rejection sampling; otherwise the rows draw their own tokens
+    """
+
+    slot: Slot
+    last: int
+    rows: int
+    draw: DrawParameters
+    draft_options: Sampling
+    drafts: bool
+    rejection: bool
+
+
+class RoundLayout:
+    """The layout of a round over slots with ``counts`` rows each.
+
+    drafting  indices of the slots whose rows become cells of the draft layer
+    judged    for every slot whether its drafts are judged by rejection sampling
+
+    ==============  ================================================================================================
+    ``rows``        rows of the window; ``spans``: slice of every slot's
+    ``slot_of``     int32 [rows], the slot of each row; ``offsets``: its place among the slot's rows
+    ``steps``       for every draft step the drafting slots that draft in it, as indices into ``drafting``
+    ``chain``       for every draft, in the order in which they are drawn, the row at whose position it is drawn
+    ``runs``        for every row of the draft layer on a draft, in their order, the row that has its position
+    ``lines``       int32, the slot of every draft
+    ``which``       int32 [rows], the place in ``chain`` of the draft that a row judges; -1: it judges none
+    ``dense``       the drafting slots' rows, in order, and ``dense_spans`` the slices of each slot's among them
+    ==============  ================================================================================================
+    """
+
+    def __init__(self, counts: Sequence[int], drafting: Sequence[int], judged: Sequence[bool]) -> None:
+        self.counts, self.drafting = list(counts), list(drafting)
+        ends = np.cumsum([0, *counts]).tolist()
+        self.rows, self.begins = ends[-1], np.array(ends[:-1])
+        self.spans = [slice(begin, end) for begin, end in pairwise(ends)]
+        self.slot_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+        self.offsets = np.concatenate([np.arange(count, dtype=np.int32) for count in counts])
+        own = [counts[index] for index in drafting]
+        self.steps = [[k for k, count in enumerate(own) if count - 1 > j] for j in range(max(own, default=1) - 1)]
+        self.chain = [ends[drafting[k]] + j for j, active in enumerate(self.steps) for k in active]
+        # The layer runs on the draft before, which lies a row behind the draw's position.
+        self.runs = [row - 1 for row in self.chain[len(self.steps[0]) :]] if self.steps else []
+        self.lines = self.slot_of[self.chain]
+        self.which = np.full(self.rows, NO_DRAFT, np.int32)
+        for place, row in enumerate(self.chain):
+            if judged[self.slot_of[row]]:
+                self.which[row] = place
+        self.dense = [row for index in drafting for row in range(ends[index], ends[index + 1])]
+        dense_ends = np.cumsum([0, *own]).tolist()
+        self.dense_spans = [slice(begin, end) for begin, end in pairwise(dense_ends)]
+        self.dense_begins = np.array(dense_ends[:-1], np.int32)
+        self.dense_slots = np.repeat(np.arange(len(own), dtype=np.int32), own)
+
+    def arrays(
+        self,
+        parts: Sequence[RoundSlot],
+        states: Sequence[State],
+        windows: Sequence[int],
+        hashed: Sequence[int],
+        geometry: Geometry,
+        rule: str,
+    ) -> dict[str, np.ndarray]:
+        """The inputs of a round on the host: argument name -> array.
+
+        windows  cells that the draft layer attends to at most, of every drafting slot
+        hashed   indices of the layers with PLE
+        """
+        rows = qsa.rows_of([state.n for state in states], self.counts, geometry, rule)
+        ids = np.zeros(self.rows, np.int64)
+        ids[self.begins] = [part.last for part in parts]
+        draws = draw_arrays([part.draw for part in parts], self.counts)
+        arrays = {"ids": ids, "steps": rows.steps, "table": rows.table, "history": draws["history"]}
+        arrays |= {name: draws[name] for name in ("options", "lengths", "seeds", "positions")}
+        arrays["drafts"] = np.full(self.rows, NO_DRAFT, np.int32)
+        for index in hashed:
+            arrays[f"before.{index}"] = np.stack([_tokens_before(state, index) for state in states])
+        if not self.drafting:
+            return arrays
+        dense = rows.steps.copy()
+        for index, window in zip(self.drafting, windows, strict=True):
+            span = self.spans[index]
+            dense[span, 3] = np.minimum(dense[span, 1], window)
+        arrays["dense"] = dense
+        if self.chain:
+            options = np.concatenate([option_row(part.draft_options) for part in parts])
+            places = np.stack([np.array(self.chain) + 1, self.lines, draws["lengths"][self.chain]], 1)
+            arrays["chain.places"] = places.astype(np.int32)
+            arrays["chain.options"] = options[self.lines]
+            arrays |= {f"chain.{name}": draws[name][self.chain] for name in ("lengths", "seeds", "positions")}
+        if self.runs:
+            arrays |= {"run.steps": dense[self.runs], "run.table": rows.table[self.runs]}
+        return arrays
+
+
+def _tokens_before(state: State, layer: int) -> np.ndarray:
+    """The last ids that the PLE of a layer has seen."""
+    ple_state = state.ple[layer]
+    assert ple_state is not None, "the layer has a PLE"
+    return ple_state.tokens
