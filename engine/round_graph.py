@@ -81,7 +81,10 @@ class RoundGraph:
             self._saved = [(array, array.copy()) for state in self.states for array in device_arrays(state)]
             self._save = self.rounds.array_table(self._saved)
             self._restore = self.rounds.array_table([(saved, array) for array, saved in self._saved])
-        self.staging = runner.staging(self._arrays(self.parts))
+        arrays = self._arrays(self.parts)
+        self.staging = runner.staging(arrays)
+        # What does not change from round to round is written once.
+        self.staging.fill(arrays)
         self.program = runner.program(self._record)
         self._rollback: Any = None
         self._append: Any = None
@@ -221,8 +224,11 @@ class RoundGraph:
         self.staging.fill(arrays)
         try:
             self.program()
-            # While the device computes: what the next round needs of the host.
+            # While the device computes: what the next round needs of the host, should all rows be kept.
             self.model.prepare_inputs(self.states, 2 * max(self.layout.counts))
+            starts = tuple(s.n + count for s, count in zip(self.states, self.layout.counts, strict=True))
+            windows = tuple(cells.window for cells in self.cells)
+            self.layout.prepare(starts, windows, self.model.geometry, self.model.rule)
             self.program.wait()
         except Exception:
             if not self.can_roll_back:

@@ -1,10 +1,10 @@
 """Where everything of a round lies: which slots draft in each step, and the arrays that the host gives.
 
 A round's window has ``rows`` rows of every slot, those of a slot one after the other. Draft j of a slot is drawn at the
-position of the slot's row j, which judges it, and is run by row j + 1; the draft layer runs on it at the position of row
-j.
+position of the slot's row j, which judges it, and is run by row j + 1. The draft layer runs on it at row j's position.
 """
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -83,6 +83,9 @@ class RoundLayout:
         self.dense_spans = [slice(begin, end) for begin, end in pairwise(dense_ends)]
         self.dense_begins = np.array(dense_ends[:-1], np.int32)
         self.dense_slots = np.repeat(np.arange(len(own), dtype=np.int32), own)
+        self._ready: tuple[tuple[tuple[int, ...], tuple[int, ...]], dict[str, np.ndarray]] | None = None
+        self._options: list[Sampling] = []
+        self._seeds: list[int] = []
 
     def arrays(
         self,
@@ -93,35 +96,57 @@ class RoundLayout:
         geometry: Geometry,
         rule: str,
     ) -> dict[str, np.ndarray]:
-        """The inputs of a round on the host: argument name -> array.
+        """The inputs of a round on the host: argument name -> array. What is as in the round before is left out.
 
         windows  cells that the draft layer attends to at most, of every drafting slot
         hashed   indices of the layers with PLE
         """
-        rows = qsa.rows_of([state.n for state in states], self.counts, geometry, rule)
         ids = np.zeros(self.rows, np.int64)
         ids[self.begins] = [part.last for part in parts]
-        draws = draw_arrays([part.draw for part in parts], self.counts)
-        arrays = {"ids": ids, "steps": rows.steps, "table": rows.table, "history": draws["history"]}
-        arrays |= {name: draws[name] for name in ("options", "lengths", "seeds", "positions")}
-        arrays["drafts"] = np.full(self.rows, NO_DRAFT, np.int32)
+        at = tuple(state.n for state in states), tuple(windows)
+        if self._ready is None or self._ready[0] != at:
+            self.prepare(*at, geometry, rule)
+        assert self._ready is not None, "it was prepared"
+        arrays = {"ids": ids, **self._ready[1], **self._draws(parts)}
         for index in hashed:
             arrays[f"before.{index}"] = np.stack([_tokens_before(state, index) for state in states])
-        if not self.drafting:
-            return arrays
-        dense = rows.steps.copy()
-        for index, window in zip(self.drafting, windows, strict=True):
-            span = self.spans[index]
-            dense[span, 3] = np.minimum(dense[span, 1], window)
-        arrays["dense"] = dense
+        return arrays
+
+    def prepare(self, starts: tuple[int, ...], windows: tuple[int, ...], geometry: Geometry, rule: str) -> None:
+        """Make the arrays that depend on the positions alone, for the next call of :meth:`arrays`. ``starts``: first
+        position of every slot."""
+        rows = qsa.rows_of(starts, self.counts, geometry, rule)
+        arrays = {"steps": rows.steps, "table": rows.table}
+        if self.drafting:
+            dense = rows.steps.copy()
+            for index, window in zip(self.drafting, windows, strict=True):
+                span = self.spans[index]
+                dense[span, 3] = np.minimum(dense[span, 1], window)
+            arrays["dense"] = dense
+            if self.runs:
+                arrays |= {"run.steps": dense[self.runs], "run.table": rows.table[self.runs]}
+        self._ready = (starts, windows), arrays
+
+    def _draws(self, parts: Sequence[RoundSlot]) -> dict[str, np.ndarray]:
+        """The sampler's arrays, of the window's rows and of the drafts. Of requests without penalties positions alone
+        change from round to round."""
+        options = [chosen for part in parts for chosen in (part.draw.options, part.draft_options)]
+        plain = not any(part.draw.length for part in parts)
+        held = self._options
+        same = len(held) == len(options) and all(map(operator.is_, held, options)) and plain
+        if same and self._seeds == [part.draw.seed for part in parts]:
+            positions = np.array([part.draw.position for part in parts])[self.slot_of] + self.offsets
+            chained = {"chain.positions": positions[self.chain]} if self.chain else {}
+            return {"positions": positions} | chained
+        self._options, self._seeds = options if plain else [], [part.draw.seed for part in parts]
+        draws = draw_arrays([part.draw for part in parts], self.counts)
+        arrays = {name: draws[name] for name in ("history", "options", "lengths", "seeds", "positions")}
+        arrays["drafts"] = np.full(self.rows, NO_DRAFT, np.int32)
         if self.chain:
-            options = np.concatenate([option_row(part.draft_options) for part in parts])
+            chosen = np.concatenate([option_row(part.draft_options) for part in parts])
             places = np.stack([np.array(self.chain) + 1, self.lines, draws["lengths"][self.chain]], 1)
-            arrays["chain.places"] = places.astype(np.int32)
-            arrays["chain.options"] = options[self.lines]
+            arrays |= {"chain.places": places.astype(np.int32), "chain.options": chosen[self.lines]}
             arrays |= {f"chain.{name}": draws[name][self.chain] for name in ("lengths", "seeds", "positions")}
-        if self.runs:
-            arrays |= {"run.steps": dense[self.runs], "run.table": rows.table[self.runs]}
         return arrays
 
 

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-
-import numpy as np
+from typing import Any
 
 from qsa.kernels.cpu.sampler import check_tokens
 from qsa.reference.sampler import Sampling
 
 from . import sampling
-from .device_sampling import supported
+from .device_sampling import option_row
 from .draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
 from .graph_runner import GraphRunner
 from .request import Request
@@ -19,6 +18,9 @@ from .round_layout import MAX_SLOTS, RoundSlot
 from .runner import Runner
 from .slot import Slot
 from .window import WindowResult
+
+MOST_TAKEN = 256
+"""Options that are remembered as taken by the sampler."""
 
 
 @dataclass
@@ -70,6 +72,28 @@ def _most_probable(options: Sampling) -> Sampling:
     return replace(options, temperature=0.0)
 
 
+def _drafts_on_device(request: Request, slot: Slot) -> bool:
+    """Whether the device can draft for the request: the number of drafts is known, and the layer has all cells."""
+    cells, drafting = slot.draft, request.drafting
+    if cells is None or drafting is None or drafting.min_p:
+        return False
+    return not cells.incomplete and cells.last_output is not None and cells.n == slot.n
+
+
+_taken: set[Sampling] = set()
+
+
+def _fits(sampler: Any, options: Sampling) -> bool:
+    """Whether the device's sampler takes ``options``; it counts its refusals. Asked once of those that it takes."""
+    if options not in _taken:
+        if not sampler.takes(option_row(options)):
+            return False
+        if len(_taken) >= MOST_TAKEN:
+            _taken.clear()
+        _taken.add(options)
+    return True
+
+
 def run_round(
     runner: Runner, drafter: Drafter | None, requests: Sequence[Request], slots: Sequence[Slot], rows: Sequence[int]
 ) -> tuple[Round | None, Exception | None]:
@@ -86,22 +110,13 @@ def run_round(
         return None, None
     parts = []
     for request, slot, count in zip(requests, slots, rows, strict=True):
-        cells = slot.draft
-        if request.drafts and (
-            cells is None
-            or cells.incomplete
-            or cells.last_output is None
-            or cells.n != slot.n
-            or request.drafting is None
-            or request.drafting.min_p
-        ):
+        if request.drafts and not _drafts_on_device(request, slot):
             return None, None
-        count = count if request.drafts else 1
-        draw = sampling.draw_parameters(request, [0] * (count - 1))
         rejection = request.acceptance == "rejection"
         options = request.sampling if rejection else _most_probable(request.sampling)
+        draw = sampling.draw_parameters(request, [0] * (count - 1))
         parts.append(RoundSlot(slot, request.sequence[-1], count, draw, options, request.drafts, rejection))
-    if None in supported(runner.sampler, [part.draw for part in parts]):
+    if not all(_fits(runner.sampler, part.draw.options) for part in parts):
         return None, None
     graph = runner.round(parts)
     try:
@@ -112,15 +127,16 @@ def run_round(
         return None, error
     proposals, results = [], []
     for request, part, span, found in zip(requests, parts, graph.layout.spans, tokens, strict=True):
-        failed = np.flatnonzero(found.drafts < 0)
-        drafts = int(failed[0]) if failed.size else part.rows - 1
-        if failed.size:
+        drafts = found.drafts.tolist()
+        if drafts and min(drafts) < 0:
+            # As on the host, the drafts end before the first that could not be drawn.
+            drafts = drafts[: next(index for index, token in enumerate(drafts) if token < 0)]
             try:
-                check_tokens(found.drafts[drafts : drafts + 1])
+                check_tokens(found.drafts[len(drafts) : len(drafts) + 1])
             except ValueError as error:
                 record_failure(request, error)
-        count = drafts + 1
-        proposals.append(Proposal(found.drafts[:drafts].tolist(), [None] * drafts))
+        count = len(drafts) + 1
+        proposals.append(Proposal(drafts, [None] * len(drafts)))
         judged = None if found.accepted is None else found.accepted[:count]
         kept = slice(span.start, span.start + count)
         streams = graph.program.result[0].streams[kept]

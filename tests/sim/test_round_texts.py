@@ -1,12 +1,19 @@
 """Captured rounds over the CPU's kernels, with the simulator between them: the texts and states of the host's way."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from cases.model_cases import NARROW_CONFIG
-from cases.round_texts import JOBS, check
+from cases.round_texts import JOBS, Rounds, check, texts
+from qsa.engine import Drafting
+from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.model import ExactModel
+from qsa.reference.exact.sampler import NOT_FINITE
 from qsa.reference.model.random_model import random_model
+from qsa.reference.sampler import DRAFTER
 from support import round_backend
 
 
@@ -31,3 +38,71 @@ def test_a_text_alone(model, on_device, monkeypatch, name):
 def test_texts_in_batches(model, on_device, monkeypatch, slots):
     round_backend.draw_on_the_host(monkeypatch)
     check(model, on_device, slots)
+
+
+def test_drafts_end_before_one_that_cannot_be_drawn(model, on_device, monkeypatch):
+    """The window ran with another token in its place: its row is not judged, and it is rolled back."""
+    round_backend.draw_on_the_host(monkeypatch)
+    drawn, launch = [0], round_backend.lanes.launch
+
+    def failing(kernel, grid, block, arguments):
+        launch(kernel, grid, block, arguments)
+        if arguments[-1][-1] == DRAFTER:
+            drawn[0] += 1
+            if drawn[0] % 3 == 2:
+                arguments[8][:], arguments[11][:] = NOT_FINITE, NOT_FINITE
+
+    monkeypatch.setattr(round_backend.lanes, "launch", failing)
+    for name in ("greedy", "greedy, penalised", "rejection, greedy"):
+        want = texts(model, Runner(model), 1, [name], drafting=None, acceptance=None)[1][name]
+        _, requests = texts(on_device, Rounds(on_device), 1, [name])
+        got, counted = requests[name], requests[name].statistics
+        assert got.error is None and got.tokens == want.tokens
+        assert counted.draft_failures and "NaN" in str(got.draft_error) and counted.rollbacks and not counted.reruns
+        assert counted.drafted < JOBS[name]["drafting"].rows * counted.rounds
+
+
+class Failing(Rounds):
+    """Raises in every fifth call of ``append_kv`` of a round, when half of the layers have advanced."""
+
+    calls_of_rounds, in_round = 0, False
+
+    def round(self, parts):
+        # A window of one row that fails is the end of its request, in a round or not.
+        self.in_round = sum(part.rows for part in parts) > 1
+        return super().round(parts)
+
+    def run(self, ids, slots, journal=None):
+        self.in_round = False
+        return super().run(ids, slots, journal)
+
+    def append_kv(self, *arguments):
+        self.calls_of_rounds += self.in_round
+        if self.in_round and self.calls_of_rounds % 5 == 0:
+            raise ValueError("append_kv: no scale")
+        return cpu.append_kv(*arguments)
+
+
+@pytest.mark.parametrize("slots, names", [(1, ["greedy"]), (3, ["greedy", "drawn", "plain"])])
+def test_a_round_that_fails_leaves_the_states_and_is_run_by_the_host(model, monkeypatch, slots, names):
+    round_backend.draw_on_the_host(monkeypatch)
+    on_device = ExactModel(model.config, model.stored, backend=round_backend.make())
+    runner = Failing(on_device)
+    on_device.backend.append_kv = runner.append_kv
+    want = texts(model, Runner(model), slots, names)[1]
+    _, got = texts(on_device, runner, slots, names)
+    assert all(got[name].error is None and got[name].tokens == want[name].tokens for name in names)
+    assert sum(request.statistics.reruns for request in got.values())
+
+
+def test_windows_of_another_drafter_or_with_a_floor_are_the_hosts(model, on_device, monkeypatch):
+    round_backend.draw_on_the_host(monkeypatch)
+    runner = Rounds(on_device)
+    texts(on_device, runner, 1, ["greedy"], drafting=Drafting(4, min_p=0.3))
+    assert not runner.rounds and runner.calls > 1
+    runner.sampler = SimpleNamespace(MOST_VOCAB=31, takes=round_backend.lanes.takes)
+    assert not runner.captures_rounds
+    assert np.array_equal(
+        texts(model, Runner(model), 1, ["drawn"])[1]["drawn"].tokens,
+        texts(on_device, Rounds(on_device), 1, ["drawn"], drafting=Drafting(8))[1]["drawn"].tokens,
+    )
