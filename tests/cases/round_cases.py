@@ -74,3 +74,26 @@ def hashed(config, index, seed=2):
         ngram_rows(ids[first:end], before[line], config, constants) for line, (first, end) in enumerate(pairwise(ends))
     ]
     return ids, before, np.array(places, np.int32), constants, np.concatenate(expected)
+
+
+def copies(rounds, to_device, to_host):
+    """Whole groups of 16 bytes and what is left over, aligned and not, of one piece and of several; chosen rows."""
+    rng = np.random.default_rng(3)
+    host = [rng.normal(size=n).astype(np.float32) for n in (1, 4, 7, 1024, 1029, 9001, 9)]
+    sources = [to_device(x) for x in host]
+    host, sources = [*host, host[-1][1:]], [*sources, sources[-1][1:]]
+    targets = [to_device(np.zeros_like(x)) for x in host]
+    rounds.copies(rounds.array_table(list(zip(sources, targets, strict=True))))
+    for want, got in zip(host, targets, strict=True):
+        assert to_host(got).tobytes() == want.tobytes()
+    for size in (6, 5000):
+        rows, chosen = rng.normal(size=(5, size)).astype(np.float32), np.array([4, 2], np.int32)
+        source, which = to_device(rows), to_device(chosen)
+        out = to_device(np.zeros((2, size), np.float32))
+        lines = [to_device(np.zeros((1, size), np.float32)) for _ in range(2)]
+        rounds.copies(rounds.rows_table(2, 4 * size), which, source, out)
+        assert to_host(out).tobytes() == rows[[4, 2]].tobytes()
+        rounds.copies(rounds.scatter_table(lines), which, source)
+        assert b"".join(to_host(line).tobytes() for line in lines) == rows[[4, 2]].tobytes()
+        rounds.copies(rounds.gather_table(lines[::-1]), target=out)
+        assert to_host(out).tobytes() == rows[[2, 4]].tobytes()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cases.model_cases import GOLDEN_CONFIG
-from cases.round_cases import hashed, judged
+from cases.round_cases import copies, hashed, judged
 from cases.round_texts import Rounds, check
 from qsa.engine import Drafting, Engine, Sampling
 from qsa.kernels import cpu
@@ -52,6 +52,10 @@ def test_ngrams_of_ids_that_the_host_has_not_seen(backend, rounds):
     table = rounds.hash_table(constants, GOLDEN_CONFIG.eos_token_id)
     found = rounds.ngram_rows(*placed(backend, (ids, before, places)), table)
     assert backend.to_host(found).tolist() == expected.tolist()
+
+
+def test_copies_of_every_length_and_of_chosen_rows(backend, rounds):
+    copies(rounds, backend.to_device, backend.to_host)
 
 
 @pytest.mark.parametrize("slots", [1, 3, 8])

@@ -26,27 +26,34 @@ THREADS = 256
 WIDE = 4
 """Words of 4 bytes that a lane moves at a time, where addresses and counts allow it."""
 
-FIELDS = 4
-"""Words of a table's line: source, target, words, stride in bytes of the source's rows."""
+PIECE = 4 * THREADS * WIDE
+"""Words of a table's line at most: longer arrays have several lines, a thread block each."""
+
+FIELDS = 5
+"""Words of a table's line: source, target, words, stride in bytes of the source's rows, its place in ``rows``."""
 
 PLACES = 3
 """Words of a draft's line: its row of the window, its line of the history, its place in that line."""
 
 
 class CopyTable(NamedTuple):
-    """Arrays to be copied, on the device: ``lines`` int64 [count, 4] and the ``words`` of the longest."""
+    """Arrays to be copied: ``lines`` int64 [lines, 5] on the device, and the number of ``arrays``."""
 
     lines: DeviceArray
-    words: int
+    arrays: int
 
 
-def _table(lines: Sequence[tuple[int, int, int, int]]) -> CopyTable:
-    """:class:`CopyTable` of ``lines``: address of the source, of the target, words of 4 bytes, and the stride in bytes
+def _table(arrays: Sequence[tuple[int, int, int, int]]) -> CopyTable:
+    """:class:`CopyTable` of ``arrays``: address of the source, of the target, words of 4 bytes, and the stride in bytes
     between rows of the source."""
-    table = np.array(lines, np.int64).reshape(-1, FIELDS)
-    if not len(table):
+    lines = [
+        (source + 4 * first, target + 4 * first, min(PIECE, words - first), stride, place)
+        for place, (source, target, words, stride) in enumerate(arrays)
+        for first in range(0, words, PIECE)
+    ]
+    if not lines:
         raise ValueError("arrays: none: at least one is required")
-    return CopyTable(array_module().array(table), int(table[:, 2].max()))
+    return CopyTable(array_module().array(np.array(lines, np.int64)), len(arrays))
 
 
 def _size(array: Any) -> int:
@@ -82,36 +89,36 @@ def rows_table(count: int, size: int) -> CopyTable:
 
 @kernel()
 def copies_kernel(lines, rows, source, target):
-    """Grid (words of the longest / 1,024, lines). ``rows`` address of int32 [lines] or 0."""
-    line = lines + int64(cuda.blockIdx.y) * (FIELDS * 8)
+    """Grid (lines). ``rows`` address of int32 [arrays] or 0."""
+    line = lines + int64(cuda.blockIdx.x) * (FIELDS * 8)
     begin = source + ld_global_i64_nc(line)
     if rows != 0:
-        begin = begin + int64(ld_global_i32(rows + int64(cuda.blockIdx.y) * 4)) * ld_global_i64_nc(line + 24)
+        row = ld_global_i32(rows + ld_global_i64_nc(line + 32) * 4)
+        begin = begin + int64(row) * ld_global_i64_nc(line + 24)
     end = target + ld_global_i64_nc(line + 8)
-    words = ld_global_i64_nc(line + 16)
-    first = int64(cuda.blockIdx.x) * (THREADS * WIDE) + int64(cuda.threadIdx.x) * WIDE
-    if first >= words:
-        return
-    begin, end, count = begin + first * 4, end + first * 4, int32(min(words - first, WIDE))
-    if (begin | end) & 15 == 0 and count == WIDE:
-        a, b, c, d = ld_global_v4_i32(begin)
-        st_global_v4_i32(end, a, b, c, d)
-        return
-    for i in range(count):
-        st_global_i32(end + i * 4, ld_global_i32(begin + i * 4))
+    words = int32(ld_global_i64_nc(line + 16))
+    first = int32(cuda.threadIdx.x * WIDE)
+    aligned = (begin | end) & 15 == 0
+    while first < words:
+        here, there = begin + int64(first) * 4, end + int64(first) * 4
+        if aligned and first + WIDE <= words:
+            a, b, c, d = ld_global_v4_i32(here)
+            st_global_v4_i32(there, a, b, c, d)
+        else:
+            for i in range(min(WIDE, int32(words - first))):
+                st_global_i32(there + i * 4, ld_global_i32(here + i * 4))
+        first = int32(first + THREADS * WIDE)
 
 
 def copies(
     table: CopyTable, rows: DeviceArray | None = None, source: DeviceArray | None = None, target: Any = None
 ) -> None:
-    """Copy every line of ``table``; one launch. ``rows`` int32 [lines] on the device: the row of every source; None:
+    """Copy every array of ``table``; one launch. ``rows`` int32 [arrays] on the device: the row of every source; None:
     row 0. ``source`` and ``target``: the arrays that the table leaves to its calls."""
-    count = len(table.lines)
     if rows is not None:
-        check_array("rows", rows, "int32", (count,), alignment=4)
-    grid = max(1, -(-table.words // (THREADS * WIDE))), count
+        check_array("rows", rows, "int32", (table.arrays,), alignment=4)
     given = [0 if array is None else address(array) for array in (rows, source, target)]
-    launch(copies_kernel, grid, THREADS, (address(table.lines), *given))
+    launch(copies_kernel, len(table.lines), THREADS, (address(table.lines), *given))
 
 
 @kernel()
