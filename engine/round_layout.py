@@ -133,7 +133,7 @@ class RoundLayout:
         options = [chosen for part in parts for chosen in (part.draw.options, part.draft_options)]
         plain = not any(part.draw.length for part in parts)
         held = self._options
-        same = len(held) == len(options) and all(map(operator.is_, held, options)) and plain
+        same = len(held) == len(options) and all(map(operator.is_, held, options))
         if same and self._seeds == [part.draw.seed for part in parts]:
             positions = np.array([part.draw.position for part in parts])[self.slot_of] + self.offsets
             chained = {"chain.positions": positions[self.chain]} if self.chain else {}

@@ -7,7 +7,7 @@ import pytest
 
 from cases.model_cases import NARROW_CONFIG
 from cases.round_texts import JOBS, Rounds, check, texts
-from qsa.engine import Drafting
+from qsa.engine import Drafting, sampling
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.model import ExactModel
@@ -38,6 +38,20 @@ def test_a_text_alone(model, on_device, monkeypatch, name):
 def test_texts_in_batches(model, on_device, monkeypatch, slots):
     round_backend.draw_on_the_host(monkeypatch)
     check(model, on_device, slots)
+
+
+@pytest.mark.parametrize("name", ["greedy", "rejection", "drawn"])
+def test_the_draft_layer_says_the_same_of_every_draft(model, on_device, monkeypatch, name):
+    """Its logits, to the bit: a cell at another position would hardly change a draft of so small a model."""
+    launches, asked, propose = round_backend.draw_on_the_host(monkeypatch), [], sampling.propose
+    monkeypatch.setattr(
+        sampling, "propose", lambda request, logits, drafts: (asked.append(logits), propose(request, logits, drafts))[1]
+    )
+    texts(model, Runner(model), 1, [name])
+    texts(on_device, Rounds(on_device), 1, [name])
+    drawn = [row for purpose, logits in launches if purpose == DRAFTER for row in logits]
+    assert len(drawn) == len(asked) > 9
+    assert all(mine.tobytes() == theirs.tobytes() for mine, theirs in zip(drawn, asked, strict=True))
 
 
 def test_drafts_end_before_one_that_cannot_be_drawn(model, on_device, monkeypatch):
