@@ -140,7 +140,7 @@ MUTANTS = [
         ("own storage is compared with itself", "np.stack(backend.read_own(stored.handle, cells))", "before",
          "own storage written"),
     ),
-    *edits("comparison", index_operations, "append_index",
+    *edits("comparison", index_operations, "appended",
         ("the tail of the index is not compared", "if open_cells", "if False", "tail wrong"),
         ("the dead key is compared with itself", "expected.dead[None], got.dead[None]",
          "got.dead[None], got.dead[None]", "dead key wrong"),
