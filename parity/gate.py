@@ -13,6 +13,8 @@ check         cases
 ``speed``     the kernels against those of the base commit
 ============  ======================================================================================================
 
+Of a kernel in somebody's own repository (``Run.kernel``) the checks are :data:`OF_KERNELS`.
+
 A verdict is ``passed``, ``failed``, ``unsupported`` (cannot be checked here, with the reason) or ``stale``
 (evidence of other sources). ``stale`` and ``unsupported`` fail nothing: they are printed.
 """
@@ -20,6 +22,7 @@ A verdict is ``passed``, ``failed``, ``unsupported`` (cannot be checked here, wi
 import importlib.util
 import json
 import os
+import shlex
 import sys
 import tempfile
 import time
@@ -43,6 +46,7 @@ from .evidence import process
 from .evidence import run as evidence_run
 from .prove.tables import Proof
 from .speed import check as speed
+from .speed.repository import Kernel
 from .verdicts import STATUSES, Run, Verdict, verdict
 
 __all__ = ["CHECKS", "STATUSES", "Outcome", "Run", "Verdict", "chosen", "run", "verdict"]
@@ -50,18 +54,23 @@ __all__ = ["CHECKS", "STATUSES", "Outcome", "Run", "Verdict", "chosen", "run", "
 TESTS_SECONDS = 900
 PARITY_SECONDS = 900
 PROVE_SECONDS = 600
+KERNEL_SECONDS = 3600
 
 QUICK = ("accuracy", "selection", "split", "pages")
 """Parity modules of the check ``parity``: those on single operations."""
 
 
-def _parity_cases(check: str, modules: Iterable[str], backend: str) -> Iterator[tuple[dict[str, Any], Verdict]]:
+def _parity_cases(
+    check: str, modules: Iterable[str], backend: str, kernel: Kernel | None = None
+) -> Iterator[tuple[dict[str, Any], Verdict]]:
     """(case of the report, verdict) of ``qsa parity`` on ``modules``, run as a child; the end alone when it gave no
-    report."""
+    report. Our own backends in the exact arithmetic, a ``kernel`` of somebody's in that which it declares."""
+    exact = [] if kernel else ["--arithmetic", "exact"]
+    where, seconds = (kernel.repository, KERNEL_SECONDS) if kernel else (None, PARITY_SECONDS)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
         command = [sys.executable, "-m", "qsa.parity.cli", "parity", *modules, "--backend", backend]
-        finished = process.run([*command, "--arithmetic", "exact", "--json", str(path)], PARITY_SECONDS)
+        finished = process.run([*command, *exact, "--json", str(path)], seconds, where)
         # A run that breaks may leave a report of the part before it.
         whole = finished.code in (0, 1) and path.is_file()
         found = json.loads(path.read_text(encoding="utf-8"))["cases"] if whole else []
@@ -74,10 +83,16 @@ def _parity_cases(check: str, modules: Iterable[str], backend: str) -> Iterator[
             f"{one['name']}: {one['measure']} of {one['bound']}" for one in detail["comparisons"] if not one["passed"]
         ]
         reason = "\n".join(filter(None, [detail["reason"], *bad]))
-        yield case, verdict(check, f"{backend} {case['case']}", case["status"], reason, case["seconds"])
+        again = f"qsa parity --backend {shlex.quote(backend)} --case '{case['case']}'" if kernel else ""
+        name = f"{backend} {case['case']}"
+        yield case, verdict(check, name, case["status"], reason, case["seconds"], again=again)
 
 
 def _parity(run: Run) -> Iterator[Verdict]:
+    if run.kernel is not None:
+        for _, found in _parity_cases("parity", QUICK, run.kernel.name, run.kernel):
+            yield found
+        return
     for _, found in _parity_cases("parity", QUICK, "cpu" if _facts()[0] is None else "cuda"):
         yield found
 
@@ -203,6 +218,9 @@ def _facts() -> tuple[dict[str, Any] | None, str]:
 
 
 def _speed(run: Run) -> Iterator[Verdict]:
+    if run.kernel is not None:
+        yield from speed.kernel_verdicts(run, run.kernel)
+        return
     facts, why = _facts() if run.backend != "cpu" else (None, "")
     if run.backend == "cuda" and facts is None:
         yield verdict("speed", "cuda", "unsupported", why)
@@ -221,6 +239,10 @@ CHECKS: dict[str, Callable[[Run], Iterable[Verdict]]] = {
     "speed": _speed,
 }
 """Name -> function that gives the check's verdicts, in the order in which they run."""
+
+
+OF_KERNELS = ("parity", "speed")
+"""Checks of a kernel in somebody's own repository: what the others look at is in this one."""
 
 
 @dataclass
@@ -245,6 +267,14 @@ def chosen(names: Iterable[str] | None, without: Iterable[str] | None = None) ->
     return [name for name in CHECKS if (not names or name in names) and name not in without]
 
 
+def _of_others(name: str, run: Run) -> list[Verdict]:
+    """The verdict on a check that says nothing of somebody's own kernel; none of any other."""
+    if run.kernel is None or name in OF_KERNELS:
+        return []
+    reason = "looks at this project's own files, and says nothing of a kernel in another repository"
+    return [verdict(name, run.kernel.name, "unsupported", reason)]
+
+
 def run(
     names: Iterable[str], on_verdict: Callable[[Verdict], object] = lambda verdict: None, run: Run | None = None
 ) -> Outcome:
@@ -262,7 +292,7 @@ def run(
         started = time.perf_counter()
         state.work.begin(name)
         try:
-            for result in CHECKS[name](state):
+            for result in _of_others(name, state) or CHECKS[name](state):
                 add(result)
         except KeyboardInterrupt:
             outcome.interrupted = "Ctrl-C"

@@ -7,6 +7,7 @@ from typing import Any
 from . import suite
 from .backend import Backend
 from .progress import Work
+from .speed.repository import Kernel
 
 STATUSES = (*suite.STATUSES, "stale")
 
@@ -17,10 +18,12 @@ class Verdict(suite.Result):
 
     share  of a timed case: the change's time over the base's, less 1; None of any other
     floor  of a timed case: the smallest share that counts
+    again  the command that repeats it; empty: the gate's, with its check alone
     """
 
     share: float | None = None
     floor: float | None = None
+    again: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; ``measure`` and ``bound`` of a timed case are ``share`` and ``floor``."""
@@ -33,7 +36,7 @@ class Verdict(suite.Result):
         """The verdict for a reader, and the command that repeats its check."""
         yield from (f"  {line}" for line in self.reason.splitlines())
         if self.status == "failed":
-            yield f"  again: qsa gate --only {self.case.module}"
+            yield f"  again: {self.again or f'qsa gate --only {self.case.module}'}"
 
 
 def verdict(
@@ -44,9 +47,10 @@ def verdict(
     seconds: float = 0.0,
     share: float | None = None,
     floor: float | None = None,
+    again: str = "",
 ) -> Verdict:
     """The :class:`Verdict` on the case ``name`` of ``check``."""
-    return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason, share=share, floor=floor)
+    return Verdict(suite.Case(check, name, {}), status, seconds, reason=reason, share=share, floor=floor, again=again)
 
 
 @dataclass
@@ -57,6 +61,7 @@ class Run:
     fresh    whether goldens are computed that were computed before
     floor    smallest relative difference of a time that counts; None: the backend's own
     backend  what is timed, ``cpu`` or ``cuda``; None: the device where there is one
+    kernel   somebody's own kernel, which is then what the gate is about; None: this project's
     work     its progress
     failed   the checks so far of which something failed
     notes    what a report keeps beside the verdicts
@@ -66,6 +71,7 @@ class Run:
     fresh: bool = False
     floor: float | None = None
     backend: str | None = None
+    kernel: Kernel | None = None
     work: Work = field(default_factory=lambda: Work("qsa gate"))
     failed: set[str] = field(default_factory=set)
     notes: dict[str, Any] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from qsa.kernels.sources import root
 
 from .. import gate, gate_table, progress, report
 from ..environment import facts
-from ..speed import base, compare
+from ..speed import base, compare, repository
 from ..verdicts import STATUSES, Run, Verdict
 
 EXIT = """exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments, 130 after Ctrl-C; a
@@ -40,7 +40,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         + ", ".join(f"{100 * floors.relative:g} %% on {name}" for name, floors in compare.FLOORS.items())
         + ")",
     )
-    parser.add_argument("--backend", choices=sorted(compare.FLOORS), help="what is timed (default: cuda where it is)")
+    parser.add_argument(
+        "--backend",
+        metavar="NAME",
+        help="what is timed: cpu or cuda (default: cuda where it is). file.py or file.py:attribute is a kernel of your "
+        f"own: the checks are then {' and '.join(gate.OF_KERNELS)}",
+    )
+    parser.add_argument(
+        "--repo",
+        metavar="DIR",
+        help="with a kernel of your own: the folder that holds it, in a git checkout; --base is one of its commits "
+        "(default: the current folder)",
+    )
     parser.add_argument("--fresh", action="store_true", help="compute every golden, whatever was computed before")
     parser.add_argument("--json", metavar="FILE", help="write the verdicts and times as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the verdicts as JUnit XML; - is standard output")
@@ -53,7 +64,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the checks; returns the exit code. Raises ValueError on bad arguments."""
-    names = gate.chosen(arguments.only, arguments.without)
+    kernel = _kernel(arguments)
+    names = gate.chosen(arguments.only or (gate.OF_KERNELS if kernel else None), arguments.without)
     if arguments.list:
         print("\n".join(names))
         return 0
@@ -63,15 +75,37 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.base is not None:
         # A commit that does not exist is a mistake to be told before the work; that there can be no base is a verdict.
         with contextlib.suppress(base.NoBaseError):
-            base.commit(root(), arguments.base)
+            if kernel is None:
+                base.commit(root(), arguments.base)
+            else:
+                repository.base_of(kernel, arguments.base)
     with report.report_writer(arguments.json, arguments.junit, arguments.markdown) as write:
-        return _gate(arguments, names, write)
+        return _gate(arguments, names, kernel, write)
 
 
-def _gate(arguments: argparse.Namespace, names: list[str], write: Callable[[str, str], None]) -> int:
+def _kernel(arguments: argparse.Namespace) -> repository.Kernel | None:
+    """The kernel of somebody's own that the options name; None: they name none. Raises ValueError on bad options."""
+    backend = arguments.backend
+    if backend in (None, *compare.FLOORS):
+        if arguments.repo is not None:
+            raise ValueError(f"--repo = {arguments.repo!r}: goes with --backend file.py, a kernel in that folder")
+        return None
+    if not backend.partition(":")[0].endswith(".py"):
+        raise ValueError(
+            f"--backend = {backend!r}: allowed are {', '.join(compare.FLOORS)}, file.py, file.py:attribute"
+        )
+    return repository.kernel(backend, arguments.repo)
+
+
+def _gate(
+    arguments: argparse.Namespace,
+    names: list[str],
+    kernel: repository.Kernel | None,
+    write: Callable[[str, str], None],
+) -> int:
     """Run the checks ``names``, print their verdicts and hand the reports to ``write``; returns the exit code."""
     floor = None if arguments.floor is None else arguments.floor / 100
-    state = Run(arguments.base, arguments.fresh, floor, arguments.backend)
+    state = Run(arguments.base, arguments.fresh, floor, arguments.backend, kernel)
     with progress.shown("qsa gate", work=state.work):
         outcome = gate.run(names, lambda verdict: _print(verdict, arguments.verbose), state)
         if not arguments.verbose:

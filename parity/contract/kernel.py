@@ -191,14 +191,11 @@ class Kernel:
         ``arguments`` maps names to values of the host, in order; ``slots`` is given by name. Raises UnsupportedError,
         ChangedInputError where an input was changed, and whatever the function raises.
         """
-        function = self.function(name)
+        self.function(name)
         given = Given(name, {key: value for key, value in arguments.items() if not _own(value)})
         moved = {key: self.device(value) for key, value in arguments.items()}
-        named = {"slots": moved["slots"]} if "slots" in moved else {}
         try:
-            in_order = [value for key, value in moved.items() if key != "slots"]
-            with self._stream():
-                result = call(name, function, *in_order, **named, **(keywords or {}))
+            result = self.invoke(name, moved, keywords or {})
             if self.has("synchronize"):
                 self.module.synchronize()
         except UnsupportedError:
@@ -210,6 +207,14 @@ class Kernel:
         given.check()
         self._check_moved(given, arguments, moved)
         return result, moved
+
+    def invoke(self, name: str, moved: dict[str, Any], keywords: dict[str, Any]) -> Any:
+        """The result of the function alone, on arguments as it takes them; nothing is compared or waited for. Raises
+        UnsupportedError, and whatever the function raises."""
+        named = {"slots": moved["slots"]} if "slots" in moved else {}
+        in_order = [value for key, value in moved.items() if key != "slots"]
+        with self._stream():
+            return call(name, self.function(name), *in_order, **named, **keywords)
 
     def _stream(self) -> contextlib.AbstractContextManager[Any]:
         stream: Any = getattr(self.module, "stream", None)

@@ -65,8 +65,9 @@ def _kill(child: subprocess.Popen) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def run(command: Sequence[str], seconds: float) -> Finished:
-    """Run ``command`` (list of strings) for at most ``seconds``; returns :class:`Finished`.
+def run(command: Sequence[str], seconds: float, where: Path | None = None) -> Finished:
+    """Run ``command`` (list of strings) for at most ``seconds``, in the folder ``where`` if one is given; returns
+    :class:`Finished`.
 
     A child that is stopped is stopped with all that it started. A command that cannot be started raises OSError.
     """
@@ -78,6 +79,7 @@ def run(command: Sequence[str], seconds: float) -> Finished:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            cwd=where,
             start_new_session=True,
         )
         _running.add(child)

@@ -37,6 +37,14 @@ def git(where: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def top(where: Path) -> Path:
+    """The top folder of the checkout that holds the folder ``where``. Raises NoBaseError where there is none."""
+    found = git(where, "rev-parse", "--show-toplevel")
+    if found is None:
+        raise NoBaseError(f"{where} is in no git checkout")
+    return Path(found).resolve()
+
+
 def commit(root: Path, revision: str | None = None) -> str:
     """The full hash of the base commit of the checkout ``root``.
 
@@ -44,8 +52,8 @@ def commit(root: Path, revision: str | None = None) -> str:
 
     Raises NoBaseError, with the reason, where there is none, and ValueError when ``revision`` is no commit.
     """
-    top = git(root, "rev-parse", "--show-toplevel")
-    if top is None or Path(top).resolve() != root.resolve():
+    found = git(root, "rev-parse", "--show-toplevel")
+    if found is None or Path(found).resolve() != root.resolve():
         raise NoBaseError("this is no checkout of the repository")
     if revision is not None:
         found = git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
@@ -73,9 +81,12 @@ def default_branch(root: Path) -> str:
     raise NoBaseError(f"no default branch is known: there is none of {', '.join(DEFAULT_BRANCHES)}")
 
 
-def worktree(root: Path, base: str) -> Path:
-    """The folder of the commit's files: one that is there and unchanged, else made. Raises NoBaseError."""
-    tree = root / FOLDER / base[:12] / "tree"
+def worktree(root: Path, base: str, folder: Path | None = None) -> Path:
+    """The folder of the commit's files: one that is there and unchanged, else made. Raises NoBaseError.
+
+    folder  where the worktrees of this checkout lie; None: :data:`FOLDER` in it
+    """
+    tree = (root / FOLDER if folder is None else folder) / base[:12] / "tree"
     if tree.is_dir():
         same = git(tree, "rev-parse", "HEAD") == base
         if same and git(tree, "status", "--porcelain", "--untracked-files=no") == "":

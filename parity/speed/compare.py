@@ -31,18 +31,20 @@ class ArmError(ValueError):
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of the comparison: ``tree`` is the folder that holds its ``kernels``, ``python`` its interpreter."""
+    """One side of the comparison: ``tree`` is the folder that holds its kernels, ``python`` its interpreter, ``script``
+    what the interpreter runs to measure them."""
 
     name: str
     tree: Path
     python: str = sys.executable
+    script: tuple[str, ...] = (measure.__file__,)
 
     def measure(self, backend: str, cases: Sequence[str], seconds: float = PROCESS_SECONDS) -> dict[str, Any]:
         """The report of ``measure.py`` by a fresh process. Raises ArmError when it gives none in ``seconds``."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "report.json"
-            command = [self.python, "-P", measure.__file__, "--tree", str(self.tree), "--backend", backend]
-            finished = process.run([*command, "--json", str(path), "--cases", *cases], seconds)
+            options = ["--tree", str(self.tree), "--backend", backend, "--json", str(path), "--cases", *cases]
+            finished = process.run([self.python, "-P", *self.script, *options], seconds)
             if finished.code != 0 or not path.is_file():
                 raise ArmError(f"{self.name}: a process that measures gave no times: {finished.reason}")
             return json.loads(path.read_text(encoding="utf-8"))
@@ -68,10 +70,12 @@ class Timings:
 
 @dataclass
 class Compared:
-    """The outcome: case -> :class:`Judgement`, or case -> why it has none; and the times behind it."""
+    """The outcome: case -> :class:`Judgement`, or case -> why it has none, and which the change got ``wrong``; the
+    times behind it."""
 
     judgements: dict[str, Judgement] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    wrong: set[str] = field(default_factory=set)
     timings: Timings = field(default_factory=Timings)
 
 
@@ -111,6 +115,8 @@ def compare(
     # Not timed: these processes compile, and fill the caches of files.
     first = {arm.name: steps.measure(COMPILING, arm, backend, cases) for arm in (base, change)}
     found.missing = dict(comparable(first[base.name], first[change.name], cases))
+    missing = first[change.name]["missing"]
+    found.wrong = {case for case in cases if missing.get(case, "").startswith(measure.WRONG)}
     left = [case for case in cases if case not in found.missing]
     if not left:
         return found

@@ -27,6 +27,10 @@ SAMPLE_SECONDS, SECONDS = 0.001, 0.3
 of them then run without another process between them even on a busy machine."""
 
 FEWEST_SAMPLES = 9
+
+WRONG = "wrong result: it has no speed"
+"""Why there is no time: how the reason begins."""
+
 WARM_UP = 3
 
 CPU_CASES = (
@@ -146,12 +150,14 @@ def cpu_call(text: str) -> Callable[[], Any]:
     raise ValueError(f"case {text!r}: there is no such operation")
 
 
-def lower_quartile(call: Callable[[], Any]) -> float:
+def lower_quartile(call: Callable[[], Any], finish: Callable[[], Any] = lambda: None) -> float:
     """Microseconds of one call: the lower quartile of the samples. Other work on the machine only adds time, so the
-    upper half says little about the kernel; the shortest alone would hide a kernel that is often slow."""
+    upper half says little about the kernel; the shortest alone would hide a kernel that is often slow. ``finish`` ends
+    a sample: it waits for a device."""
     for _ in range(WARM_UP):
         started = time.perf_counter()
         call()
+        finish()
         taken = time.perf_counter() - started
     calls = max(1, round(SAMPLE_SECONDS / max(taken, 1e-6)))
     samples: list[float] = []
@@ -160,6 +166,7 @@ def lower_quartile(call: Callable[[], Any]) -> float:
         started = time.perf_counter()
         for _ in range(calls):
             call()
+        finish()
         samples.append((time.perf_counter() - started) / calls)
     return float(np.percentile(samples, 25)) * 1e6
 
@@ -226,7 +233,7 @@ def read_benchmark(found: dict[str, Any], missing: dict[str, str]) -> dict[str, 
         if row["correct"]:
             times[row["case"]], contract[row["case"]] = row["median_us"], row["contract"]
         else:
-            missing[row["case"]] = "wrong result: it has no speed"
+            missing[row["case"]] = WRONG
     ends = (found["clocks"].get(end) or {} for end in ("start", "end"))
     throttled = sorted({reason for clocks in ends for reason in clocks.get("throttled", ())})
     return {"times": times, "contract": contract, "missing": missing, "throttled": throttled}

@@ -117,7 +117,7 @@ def parity(monkeypatch):
     """(the commands of ``qsa parity`` that were run, a function that sets their exit status and cases)."""
     commands, given = [], {"code": 1, "cases": CASES}
 
-    def run(command, seconds):
+    def run(command, seconds, where=None):
         commands.append(command[command.index("parity") + 1 :])
         if given["cases"] is not None:
             Path(command[command.index("--json") + 1]).write_text(json.dumps({"cases": given["cases"]}))
@@ -274,7 +274,7 @@ def test_a_check_runs_all_its_test_files_of_this_checkout(monkeypatch, check, le
     """A pattern that finds nothing, or one file of many, would pass without looking at the others."""
     started = []
 
-    def run(command, seconds):
+    def run(command, seconds, where=None):
         started.extend(Path(part) for part in command if Path(part).name.startswith("test_"))
         return gate.process.Finished(5, "", 0.0)
 

@@ -1,6 +1,5 @@
 """The base commit of the gate's speed: which one it is, its worktree, its interpreter, and why there is none."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from qsa.parity.speed import base
 from qsa.parity.speed.base import NoBaseError
+from support.checkouts import commit_all, git
 
 PROJECT = """[project]
 requires-python = ">=3.11"
@@ -17,17 +17,9 @@ cuda12 = ["cupy-cuda12x>=14"]
 """
 
 
-def git(where, *words):
-    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
-    done = subprocess.run(["git", *identity, "-C", str(where), *words], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
 def commit(where, text):
     (where / "kernel.py").write_text(text)
-    git(where, "add", "-A")
-    git(where, "commit", "-q", "-m", text)
-    return git(where, "rev-parse", "HEAD")
+    return commit_all(where, text)
 
 
 @pytest.fixture
