@@ -71,7 +71,7 @@ cuda: $(STAMP)  ## run the tests that need the CUDA wheels and no GPU: VENV=.ven
 gate: $(STAMP)  ## say whether a change may land; speed against the commit BASE, else the merge base; report in build/gate
 	@$(BIN)/qsa env
 	@$(BIN)/qsa gate $(GATE) $(if $(BASE),--base $(BASE)) \
-		--json build/gate/report.json --junit build/gate/junit.xml --markdown build/gate/report.md
+		--json build/gate/report.json --junit build/gate/junit.xml --markdown build/gate/report.md --html build/gate/report.html
 
 timing: $(STAMP)  ## the tests that measure time, which run alone: the gate finds a kernel that is slowed by 30 %
 	@$(BIN)/pytest -n 0 -m timing

@@ -1,13 +1,17 @@
-"""The gate's verdicts for a reader: the table at the end, and the report as Markdown."""
+"""The gate's verdicts for a reader: the table at the end, the report as Markdown and as a document for HTML."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich import box
 from rich.table import Table
 
+from . import report
 from .gate import CHECKS, Outcome
 from .progress import clock_text
+from .readable.document import Document, Row, of_report
+from .readable.document import Table as Part
 from .suite import printable
 from .verdicts import STATUSES
 
@@ -53,3 +57,34 @@ def markdown(outcome: Outcome, environment: Mapping[str, Any]) -> str:
             lines += ["", f"## {check}", "", "| status | case | why |", "|---|---|---|"]
             lines += [f"| {one.status} | `{_cell(one.case.text)}` | {_cell(one.reason)} |" for one in shown]
     return "\n".join(lines) + "\n"
+
+
+def document(outcome: Outcome, environment: Mapping[str, Any]) -> Document:
+    """The report for HTML: a table of the checks, one of what was timed, one of all cases."""
+    commands = {one.case.text: one.again or f"qsa gate --only {one.case.module}" for one in outcome.verdicts}
+    found = of_report(report.make(outcome, environment, STATUSES), "qsa gate", lambda text: commands[text])
+    *body, _ = rows(outcome)
+    counted = ("check", *STATUSES, "minutes")
+    status = {row[0]: "failed" if row[2] != "0" else "passed" if row[1] != "0" else "unsupported" for row in body}
+    checks = Part("Checks", counted, tuple(Row(tuple(row), status[row[0]]) for row in body), frozenset(counted[1:]))
+    tables = [each for each in found.tables if each.title != "Modules"]
+    speed = _speed(outcome, environment.get("speed") or {})
+    shown = {**found.environment}
+    if "speed" in environment:
+        parts = ("base", "backend", "false_alarm_rate")
+        shown["speed"] = ", ".join(f"{name.replace('_', ' ')} {environment['speed'][name]}" for name in parts)
+    return replace(found, tables=tuple(each for each in (checks, speed, *tables) if each.rows), environment=shown)
+
+
+TIMED = ("verdict", "case", "base us", "now us", "change", "noise", "floor", "p")
+
+
+def _speed(outcome: Outcome, notes: Mapping[str, Any]) -> Part:
+    """The table of what was timed: the judgements that the check ``speed`` has noted."""
+    lines = []
+    statuses = {one.case.text: one.status for one in outcome.verdicts if one.case.module == "speed"}
+    for case, one in notes.get("judgements", {}).items():
+        times = (f"{one['base']:.1f}", f"{one['change']:.1f}", f"{100 * (one['ratio'] - 1):+.1f} %")
+        rest = (f"{100 * one['noise']:.1f} %", f"{100 * one['floor']:.1f} %", f"{one['p']:.2g}")
+        lines.append(Row((one["verdict"], case, *times, *rest), statuses.get(case, ""), one["reason"]))
+    return Part("Speed", TIMED, tuple(lines), frozenset(TIMED[2:]))

@@ -12,11 +12,13 @@ from qsa.kernels.sources import root
 
 from .. import gate, gate_table, progress, report
 from ..environment import facts
+from ..readable import html
 from ..speed import base, compare, repository
 from ..verdicts import STATUSES, Run, Verdict
 
-EXIT = """exit status: 0 when something passed and nothing failed, 1 when not, 2 on bad arguments, 130 after Ctrl-C; a
-SLOWER kernel is a failure, an AMBIGUOUS time is none"""
+EXIT = """exit status: 0 when something passed and nothing failed; 1 when something failed, or when nothing passed
+because everything was unsupported or stale; 2 on bad arguments; 130 after Ctrl-C, with reports of what was finished. A
+SLOWER kernel is a failure, an AMBIGUOUS time is none."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -56,6 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("--json", metavar="FILE", help="write the verdicts and times as JSON; - is standard output")
     parser.add_argument("--junit", metavar="FILE", help="write the verdicts as JUnit XML; - is standard output")
     parser.add_argument("--markdown", metavar="FILE", help="write the verdicts as Markdown; - is standard output")
+    parser.add_argument("--html", metavar="FILE", help="write one HTML file for a browser (extra `report`)")
     parser.add_argument("--list", action="store_true", help="print the checks and run nothing")
     parser.add_argument("--verbose", action="store_true", help="print what passed, too")
     parser.set_defaults(run=run)
@@ -79,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
                 base.commit(root(), arguments.base)
             else:
                 repository.base_of(kernel, arguments.base)
-    with report.report_writer(arguments.json, arguments.junit, arguments.markdown) as write:
+    if arguments.html is not None:
+        html.check_installed()
+    with report.report_writer(arguments.json, arguments.junit, arguments.markdown, arguments.html) as write:
         return _gate(arguments, names, kernel, write)
 
 
@@ -118,6 +123,8 @@ def _gate(
         write(arguments.junit, report.as_junit(outcome, environment, None, "qsa gate"))
     if arguments.markdown:
         write(arguments.markdown, gate_table.markdown(outcome, environment))
+    if arguments.html:
+        write(arguments.html, html.text(gate_table.document(outcome, environment)))
     if outcome.interrupted:
         print("qsa gate: interrupted: the reports hold what was finished", file=sys.stderr)
         return 130

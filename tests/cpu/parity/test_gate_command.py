@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from qsa.parity import cli, gate, gate_table, progress
+from qsa.parity.commands import gate as gate_command
 from qsa.parity.evidence import process
 
 
@@ -73,6 +74,46 @@ def test_markdown_and_one_standard_output(checks, tmp_path, capsys):
     assert capsys.readouterr().out.startswith("# Gate: passed\n")
     assert cli.main(["gate", "--json", "-", "--markdown", "-"]) == 2
     assert "--json = '-', --markdown = '-': only one of them" in capsys.readouterr().err
+
+
+def test_html_has_the_checks_what_was_timed_and_commands_that_repeat(monkeypatch, tmp_path):
+    def speed(run):
+        one = {"verdict": "SLOWER", "ratio": 1.3, "noise": 0.01, "floor": 0.05, "p": 1e-4, "base": 10.0, "change": 13.0}
+        run.notes["speed"] = {
+            "base": "abc", "backend": "cpu", "false_alarm_rate": 0.004, "timings_us": {"rounds": [1] * 99},
+            "judgements": {"select": {**one, "reason": "SLOWER: 30 %"}},
+        }  # fmt: skip
+        yield gate.verdict("speed", "select", "failed", "SLOWER: 30 %", share=0.3, floor=0.05)
+        yield gate.verdict("speed", "attend", "unsupported", "refused")
+
+    good = [gate.verdict("good", "a", "passed", again="qsa parity --case a")]
+    found = {"good": lambda run: good, "speed": speed}
+    monkeypatch.setattr(gate, "CHECKS", found)
+    monkeypatch.setattr(gate_table, "CHECKS", found)
+    outcome = gate.run(found, run=(run := gate.Run()))
+    page = gate_table.document(outcome, run.notes)
+    assert (page.title, page.verdict, page.good) == ("qsa gate", "failed", False)
+    tables = {one.title: one for one in page.tables}
+    assert list(tables) == ["Checks", "Speed", "Cases", "Unsupported"]
+    assert [(row.cells[0], row.status) for row in tables["Checks"].rows] == [("good", "passed"), ("speed", "failed")]
+    assert tables["Speed"].rows[0].cells == ("SLOWER", "select", "10.0", "13.0", "+30.0 %", "1.0 %", "5.0 %", "0.0001")
+    commands = [row.copy for row in tables["Cases"].rows]
+    assert commands == ["qsa gate --only speed", "qsa gate --only speed", "qsa parity --case a"]
+    assert page.environment["speed"] == "base abc, backend cpu, false alarm rate 0.004"
+    path = tmp_path / "gate.html"
+    assert cli.main(["gate", "--html", str(path)]) == 1
+    assert path.read_text().startswith("<!doctype html>") and "SLOWER" in path.read_text()
+
+
+def test_html_needs_jinja2_and_help_has_the_exit_codes(checks, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["gate", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for part in ("0 when something passed and nothing failed", "1 when something failed", "2 on bad arg", "130 after"):
+        assert part in said
+    monkeypatch.setattr(gate_command.html.importlib.util, "find_spec", lambda name: None)
+    assert cli.main(["gate", "--html", "x.html"]) == 2
+    assert "jinja2 is missing" in capsys.readouterr().err
 
 
 def test_the_table_fits_80_columns_and_shows_the_time_on_the_wall(capsys, monkeypatch):
