@@ -13,11 +13,12 @@ from qsa.golden.store import read_json
 from qsa.reference.validation import convert
 
 from .report import CaseResult, Report
+from .running import shards
 
 FACTOR, LEAST_SECONDS = 1.5, 0.5
 """A case got slower when it took so many times as long, and so many seconds more: one run each says no more."""
 
-OF_ONE_RUN = ("seconds", "speed", "goldens")
+OF_ONE_RUN = ("seconds", "speed", "goldens", "shard")
 """Parts of a report's environment that say how one run went, and not where it ran."""
 
 WORST_FIRST = ("failed", "stale", "unsupported", "passed")
@@ -128,6 +129,10 @@ def merge(reports: Sequence[Report]) -> Report:
         for key, case in cases(report).items():
             merged[key] = worse(merged[key], case) if key in merged else case
     environment |= _seconds(reports)
+    parts = shards_of(reports)
+    environment.pop("shard", None)
+    if missing_shards(reports):
+        environment["shard"] = ", ".join(parts)
     counts = {status: sum(case.status == status for case in merged.values()) for status in WORST_FIRST}
     stale = UNSET if all(report.stale is UNSET for report in reports) else counts["stale"]
     interrupted = next((report.interrupted for report in reports if report.interrupted), UNSET)
@@ -140,6 +145,18 @@ def merge(reports: Sequence[Report]) -> Report:
         environment=environment,
         cases=list(merged.values()),
     )
+
+
+def shards_of(reports: Sequence[Report]) -> list[str]:
+    """The shards (``K/N``) that the reports say they are of, each once."""
+    found = [part for one in reports for part in str(one.environment.get("shard") or "").split(", ") if part]
+    return list(dict.fromkeys(found))
+
+
+def missing_shards(reports: Sequence[Report]) -> list[str]:
+    """The shards that are lacking. A report that is of no shard has all cases: then none is."""
+    whole = any(not one.environment.get("shard") for one in reports)
+    return [] if whole else shards.missing(shards_of(reports))
 
 
 def _seconds(reports: Sequence[Report]) -> dict[str, dict[str, float]]:

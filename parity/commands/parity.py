@@ -19,7 +19,7 @@ from ..environment import default_backend, facts, headline
 from ..isolation import RemoteKernel
 from ..isolation.remote import SECONDS
 from ..readable import html, markdown
-from ..running import compiling, filters, runs, watch
+from ..running import compiling, filters, runs, shards, watch
 from ..running.interruption import CODES
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
@@ -78,6 +78,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     choice.add_argument("--list", action="store_true", help="print the case strings and run nothing")
     choice.add_argument(
         "--resume", metavar="FILE.json", help="take the results of this report, and run only the cases that it lacks"
+    )
+    choice.add_argument(
+        "--shard", metavar="K/N", help="the Kth of N parts of the cases; `qsa report merge` makes the reports one again"
     )
     parser.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="list the N slowest cases at the end")
@@ -140,6 +143,14 @@ def _chosen(arguments: argparse.Namespace, backend: Backend) -> list[suite.Case]
     return wrong_outputs.sample(cases) if arguments.quick else cases
 
 
+def _of_shard(cases: list[suite.Case], shard: shards.Shard) -> list[suite.Case]:
+    """Those of ``cases`` that are in ``shard``; prints where there is none."""
+    found = shards.chosen(cases, shard)
+    if not found:
+        print(f"qsa parity: shard {shard}: holds none of the {len(cases)} case{'s' if len(cases) > 1 else ''}")
+    return found
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError on bad arguments."""
     if arguments.watch:
@@ -159,6 +170,8 @@ def run(arguments: argparse.Namespace) -> int:
         kernel.wait()
     backend = _backend(arguments, name, kernel)
     cases = _chosen(arguments, backend)
+    if arguments.shard is not None:
+        cases = _of_shard(cases, shards.parse(arguments.shard))
     if arguments.list:
         for case in cases:
             print(case.text)
@@ -175,6 +188,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--timeout = {arguments.timeout:g}: must be a number of seconds above 0")
     if arguments.slowest < 0:
         raise ValueError(f"--slowest = {arguments.slowest}: must be at least 0")
+    if arguments.shard is not None:
+        shards.parse(arguments.shard)
     for module in arguments.modules:
         if module not in suite.MODULES:
             raise ValueError(f"module = {module!r}: allowed are {', '.join(suite.MODULES)}")
@@ -212,6 +227,8 @@ def _parity(
 ) -> int:
     """Run ``cases``, print their results and hand the reports to ``write``; returns the exit code."""
     environment = {"backend": backend.name, "arithmetic": backend.arithmetic, **found}
+    if arguments.shard is not None:
+        environment["shard"] = str(shards.parse(arguments.shard))
     written = [arguments.json, arguments.html, arguments.markdown, arguments.resume]
     if any(path is not None for path in written):
         environment["sources"] = runs.sources_hash(backend.name)

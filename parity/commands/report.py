@@ -1,9 +1,11 @@
 """``qsa report diff | merge``: what changed between two reports (of ``qsa bench`` too), and one report of several.
 
-Exit codes: 0 done (``diff``: nothing newly fails), 1 something newly fails, 2 bad arguments or files.
+Exit codes: 0 done, 1 something newly fails (``diff``) or the whole is no success (``merge --check``), 2 bad arguments
+or files.
 """
 
 import argparse
+import sys
 from typing import Any
 
 import msgspec
@@ -35,6 +37,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = verbs.add_parser("merge", help="make one report of several that were made in one environment")
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--out", required=True, metavar="FILE", help="the report; - is standard output")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="exit with 1 unless something passed, nothing failed, no run was interrupted and no shard is missing",
+    )
     parser.set_defaults(run=merge)
     return top
 
@@ -79,7 +86,8 @@ def _diff_benches(arguments: argparse.Namespace, before: Any, now: Any) -> int:
 
 
 def merge(arguments: argparse.Namespace) -> int:
-    """Write one report of several; returns 0. Raises ValueError on reports of different environments, and bad files."""
+    """Write one report of several; returns 0, or what ``--check`` asks for. Raises ValueError on reports of different
+    environments, and bad files."""
     reports = [report_changes.load(path) for path in arguments.files]
     merged = report_changes.merge(reports)
     report.check_target("--out", arguments.out)
@@ -87,4 +95,8 @@ def merge(arguments: argparse.Namespace) -> int:
     if arguments.out != files.STDOUT:
         counts = f"{merged.passed} passed, {merged.failed} failed, {merged.unsupported} unsupported"
         print(f"{len(reports)} reports merged into {arguments.out}: {counts}")
-    return 0
+    missing = report_changes.missing_shards(reports)
+    if missing:
+        print(f"qsa report: shards are missing: {', '.join(missing)}", file=sys.stderr)
+    good = merged.passed and not merged.failed and not merged.interrupted and not missing
+    return 0 if good or not arguments.check else 1
