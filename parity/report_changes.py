@@ -18,7 +18,7 @@ from .running import shards
 FACTOR, LEAST_SECONDS = 1.5, 0.5
 """A case got slower when it took so many times as long, and so many seconds more: one run each says no more."""
 
-OF_ONE_RUN = ("seconds", "speed", "goldens", "shard")
+OF_ONE_RUN = ("seconds", "speed", "goldens", "shard", "workers")
 """Parts of a report's environment that say how one run went, and not where it ran."""
 
 WORST_FIRST = ("failed", "stale", "unsupported", "passed")

@@ -1,9 +1,11 @@
 """``qsa parity``: run cases on a backend, print their results, write the reports."""
 
 import argparse
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -19,7 +21,7 @@ from ..environment import default_backend, facts, headline
 from ..isolation import RemoteKernel
 from ..isolation.remote import SECONDS
 from ..readable import html, markdown
-from ..running import compiling, filters, runs, shards, watch
+from ..running import compiling, filters, runs, shards, sweep, watch
 from ..running.interruption import CODES
 
 EPILOG = f"""modules: {", ".join(suite.MODULES)}
@@ -81,6 +83,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     choice.add_argument(
         "--shard", metavar="K/N", help="the Kth of N parts of the cases; `qsa report merge` makes the reports one again"
+    )
+    choice.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="run the cases as tasks of the Ray cluster at ADDRESS; `local` starts one on this machine, a worker for "
+        "each processor or GPU (extra `ray`)",
     )
     parser.add_argument("-x", "--exitfirst", action="store_true", help="stop at the first failure")
     parser.add_argument("--slowest", type=int, default=0, metavar="N", help="list the N slowest cases at the end")
@@ -195,6 +203,15 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"module = {module!r}: allowed are {', '.join(suite.MODULES)}")
     if arguments.html is not None:
         html.check_installed()
+    if arguments.ray is not None:
+        for option, used in {
+            "--bench": arguments.bench,
+            "--in-process": arguments.in_process,
+            "--shrunk": arguments.shrunk,
+        }.items():
+            if used:
+                raise ValueError(f"--ray = {arguments.ray!r}: not together with {option}")
+        sweep.check_installed()
 
 
 def _name(arguments: argparse.Namespace, found: dict[str, Any]) -> str:
@@ -251,7 +268,10 @@ def _parity(
         options.save = lambda tally: write(arguments.json, report.json_text(report.as_json(tally, environment)))
         # In one process with the backend the run ends where the backend crashes.
         options.save_every = 0 if arguments.in_process else options.save_every
-    tally = runs.Run(backend, console, options, earlier)(cases)
+    with _cluster(arguments, backend, console) as (results, machines):
+        tally = runs.Run(backend, console, options, earlier, results)(cases)
+    if machines:
+        environment["workers"] = dict(machines)
     if tally.results or not tally.interrupted:
         console.print(report.table(tally, (*suite.MODULES, "shrunk")))
         _write(arguments, tally, environment, backend, write)
@@ -263,6 +283,31 @@ def _parity(
     if arguments.bench:
         _bench(backend, tally, console)
     return tally.exit_code
+
+
+@contextlib.contextmanager
+def _cluster(
+    arguments: argparse.Namespace, backend: Backend, console: Console
+) -> Iterator[tuple[Callable[[Sequence[suite.Case]], Iterator[suite.Result]] | None, Counter[str]]]:
+    """(where the cases run, None: here; the cases that each machine has run, so far) while the body runs."""
+    machines: Counter[str] = Counter()
+    if arguments.ray is None:
+        yield None, machines
+        return
+    job = sweep.Job.of(backend, arguments.timeout, arguments.repeats)
+    on_gpu = backend.name == "cuda" or backend.declaration.device.startswith("cuda")
+    sweep.start(arguments.ray)
+    try:
+        yield (
+            (
+                lambda cases: sweep.results(
+                    job, cases, int(on_gpu), lambda line: console.print(line, **runs.PLAIN), machines
+                )
+            ),
+            machines,
+        )
+    finally:
+        sweep.stop()
 
 
 def _compile(backend: Backend, cases: list[suite.Case]) -> dict[str, Any]:

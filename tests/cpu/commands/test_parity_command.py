@@ -149,7 +149,7 @@ def test_a_crash_of_the_judges_process_leaves_what_was_finished(tmp_path):
 
 
 def test_a_slow_case_says_that_it_runs(tmp_path, monkeypatch, capsys):
-    def slow(case, backend):
+    def slow(case, backend, repeats):
         time.sleep(0.3)
         return suite.Result(case, "passed", 0.3)
 
