@@ -12,6 +12,7 @@ from .gate import CHECKS, Outcome
 from .progress import clock_text
 from .readable.document import Document, Row, of_report
 from .readable.document import Table as Part
+from .speed.verdict import AMBIGUOUS, FASTER, SAME, SLOWER
 from .suite import printable
 from .verdicts import STATUSES
 
@@ -76,6 +77,7 @@ def document(outcome: Outcome, environment: Mapping[str, Any]) -> Document:
     return replace(found, tables=tuple(each for each in (checks, speed, *tables) if each.rows), environment=shown)
 
 
+WORST_FIRST = (SLOWER, AMBIGUOUS, FASTER, SAME)
 TIMED = ("verdict", "case", "base us", "now us", "change", "noise", "floor", "p")
 
 
@@ -83,7 +85,8 @@ def _speed(outcome: Outcome, notes: Mapping[str, Any]) -> Part:
     """The table of what was timed: the judgements that the check ``speed`` has noted."""
     lines = []
     statuses = {one.case.text: one.status for one in outcome.verdicts if one.case.module == "speed"}
-    for case, one in notes.get("judgements", {}).items():
+    judgements = notes.get("judgements", {})
+    for case, one in sorted(judgements.items(), key=lambda pair: WORST_FIRST.index(pair[1]["verdict"])):
         times = (f"{one['base']:.1f}", f"{one['change']:.1f}", f"{100 * (one['ratio'] - 1):+.1f} %")
         rest = (f"{100 * one['noise']:.1f} %", f"{100 * one['floor']:.1f} %", f"{one['p']:.2g}")
         lines.append(Row((one["verdict"], case, *times, *rest), statuses.get(case, ""), one["reason"]))

@@ -13,6 +13,9 @@ FOLDER = Path(__file__).parent
 CELL = 14
 """Pixels of a cell of a map."""
 
+OPENED = 5
+"""Rows of a table whose maps are open at first: of many failures the page stays short."""
+
 
 def check_installed() -> None:
     """Raises ValueError where jinja2 is missing."""
@@ -35,7 +38,13 @@ def text(document: Document) -> str:
     parts = {name: (FOLDER / name).read_text(encoding="utf-8") for name in ("style.css", "script.js")}
     page = environment.get_template("page.html")
     return page.render(
-        document=document, style=parts["style.css"], script=parts["script.js"], shade=shade, cell_size=CELL
+        document=document,
+        style=parts["style.css"],
+        script=parts["script.js"],
+        shade=shade,
+        legend=legend,
+        cell_size=CELL,
+        opened=OPENED,
     )
 
 
@@ -56,3 +65,10 @@ def shade(map: Map, value: float | None) -> str:
     if map.bound <= 0 or not math.isfinite(value):
         return "bad4"
     return f"bad{min(4, 1 + int(math.log10(value / map.bound)))}"
+
+
+def legend(map: Map) -> str:
+    """What the colours of a map mean."""
+    if map.bound is None:
+        return "green up to 0.05, then a colour for each quarter of 1"
+    return "green within the bound, then a colour for each power of ten beyond it"
