@@ -1,12 +1,20 @@
-"""Settings of every test: property tests repeat themselves in CI, and tests of time run only when asked for."""
+"""Settings of every test: property tests repeat themselves in CI, tests of time run only when asked for, and of several
+GPUs each worker has one."""
 
+import os
 from collections import Counter
 
 import pytest
 from hypothesis import settings
 
+from support.workers import visible_device
+
 settings.register_profile("qsa", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("qsa")
+
+# Before anything of CUDA is imported.
+if (device := visible_device(os.environ)) is not None:
+    os.environ["CUDA_VISIBLE_DEVICES"] = device
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -2,9 +2,11 @@
 
 import email
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -57,6 +59,30 @@ def test_wheel_holds_every_package_and_golden(wheel):
     assert records and {f"qsa/{r}" for r in records if not r.endswith(".pending.json")} <= names
     assert "qsa/parity/ports/c_kernel.c" in names
     assert not any(name.startswith(("tests/", "reference/")) for name in names)
+
+
+def test_a_source_distribution_is_the_whole_project(tmp_path):
+    """Known-faults-2 N12: tests, docs and the Makefile were left out."""
+    tree = tmp_path / "tree"
+    folders = (".ci", ".github", "docs", "tests", "reference", "kernels", "model", "engine", "golden", "parity")
+    for folder in folders:
+        shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in ROOT.iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, tree)
+    program = f"from setuptools import build_meta; print(build_meta.build_sdist({str(tmp_path)!r}))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tree, check=True, capture_output=True, text=True)
+    with tarfile.open(tmp_path / done.stdout.split()[-1]) as files:
+        names = {name.partition("/")[2] for name in files.getnames()}
+        info = next(
+            member for member in files.getmembers() if member.name.count("/") == 1 and "PKG-INFO" in member.name
+        )
+        metadata = email.message_from_bytes(files.extractfile(info).read())
+    expected = {path.relative_to(tree).as_posix() for folder in folders for path in (tree / folder).rglob("*")}
+    expected = {name for name in expected if (tree / name).is_file() and not name.endswith(".pending.json")}
+    assert expected - names == set()
+    assert {"Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml"} <= names
+    assert len(metadata.get_all("Classifier")) > 5 and metadata["Requires-Python"] == ">=3.11"
 
 
 def test_wheel_says_whose_texts_it_ships_and_under_which_licence(wheel):
