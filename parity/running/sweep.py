@@ -7,6 +7,7 @@ machine that goes away, memory that runs out) is run again with the others; the 
 runs, so that no other case can be what it is blamed for; the third time it has failed.
 """
 
+import contextlib
 import importlib.util
 import os
 import socket
@@ -26,6 +27,9 @@ from ..backend import Backend
 from ..environment import facts
 from ..isolation import RemoteKernel
 from .runs import sources_hash
+
+Results = Callable[[Sequence[suite.Case]], Iterator[suite.Result]]
+"""Gives the results of cases as they are finished."""
 
 TRIES = 3
 """How often the worker of one case may be lost until the case has failed; the last try is made alone."""
@@ -217,6 +221,18 @@ def results(
             continue
         machines[outcome[1]] += 1
         yield report.restored(msgspec.json.decode(outcome[0], type=report.CaseResult))
+
+
+@contextlib.contextmanager
+def cluster(address: str, job: Job, gpus: int, told: Callable[[str], object]) -> Iterator[tuple[Results, Counter[str]]]:
+    """(function that runs cases on the cluster at ``address``, the cases that each machine has run so far) while the
+    body runs. Raises ValueError where there is no cluster."""
+    machines: Counter[str] = Counter()
+    start(address)
+    try:
+        yield (lambda cases: results(job, cases, gpus, told, machines)), machines
+    finally:
+        stop()
 
 
 def _work(job: Job) -> Callable[[str], tuple[bytes, str]]:
