@@ -1,10 +1,14 @@
-"""How the CPU kernels are compiled: one set of options, and an on-disk cache that knows every source."""
+"""How the CPU kernels are compiled: one set of options, and a cache on disk that knows every source and any damage."""
 
-from collections.abc import Callable
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numba
+import xxhash
+from numba.core.caching import IndexDataCacheFile
 
 from ..sources import content_hash, reachable
 
@@ -23,14 +27,64 @@ def stamp(where: Path | None = None) -> str:
 STAMP = stamp()
 
 
+class _CacheFile(IndexDataCacheFile):
+    """numba's files of one kernel, each entry behind its hash. What is damaged or cannot be read counts as missing and
+    is compiled anew; what cannot be written is compiled again by the next process."""
+
+    def save(self, key: Any, data: Any) -> None:
+        with contextlib.suppress(OSError):
+            super().save(key, data)
+
+    def _save_index(self, overloads: dict[Any, str]) -> None:
+        self._write(self._index_path, (self._version, self._source_stamp, overloads))
+
+    def _load_index(self) -> dict[Any, str]:
+        version, stamp, overloads = self._read(self._index_path) or (None, None, {})
+        return overloads if (version, stamp) == (self._version, self._source_stamp) else {}
+
+    def _save_data(self, name: str, data: Any) -> None:
+        self._write(self._data_path(name), data)
+
+    def _load_data(self, name: str) -> Any:
+        return self._read(self._data_path(name))
+
+    def _write(self, path: str, value: Any) -> None:
+        data = self._dump(value)
+        with self._open_for_write(path) as file:
+            file.write(xxhash.xxh3_128_digest(data) + data)
+
+    def _read(self, path: str) -> Any:
+        """What :meth:`_write` wrote to ``path``; None where that is not what the file holds."""
+        try:
+            written = Path(path).read_bytes()
+        except OSError:
+            return None
+        data = written[16:]
+        return pickle.loads(data) if written[:16] == xxhash.xxh3_128_digest(data) else None
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """numba compiles in the body, whatever NUMBA_DISABLE_JIT says: who debugs a kernel of their own that way still
+    calls these, which Python cannot run (their integers wrap around, and some are machine instructions)."""
+    before = numba.config.DISABLE_JIT
+    numba.config.DISABLE_JIT = 0
+    try:
+        yield
+    finally:
+        numba.config.DISABLE_JIT = before
+
+
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """``numba.njit`` with :data:`OPTIONS`, as a decorator with or without options of its own.
 
     numba ties a cached kernel to the time stamp of the one file it stands in, so a change in a helper's file would run
-    the old code. Here every cached kernel is tied to :data:`STAMP` instead.
+    the old code. Here every cached kernel is tied to :data:`STAMP` instead, and its files are checked.
     """
     if function is None:
         return lambda decorated: kernel(decorated, **options)
-    compiled = numba.njit(**OPTIONS, **options)(function)
-    compiled._cache._cache_file._source_stamp = STAMP
+    with _compiling():
+        compiled = numba.njit(**OPTIONS, **options)(function)
+    cache = compiled._cache
+    cache._cache_file = _CacheFile(cache.cache_path, cache._impl.filename_base, STAMP)
     return compiled

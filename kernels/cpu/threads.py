@@ -28,14 +28,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.cache_clear)
 
 
+def count() -> int:
+    """The threads that numba is told to have. Where nobody has used its threading layer yet that is asked without
+    starting one: ours need none, and one that is not installed would raise."""
+    try:
+        numba.threading_layer()
+    except ValueError:
+        return int(numba.config.NUMBA_NUM_THREADS)
+    return int(numba.get_num_threads())
+
+
 def share(alone: bool, items: int, work: Callable[..., Any], *arguments: Any) -> None:
     """Carry out ``work(first, stop, *arguments)`` for all work items from 0 to ``items``, cut into pieces.
 
     alone  whether the calling thread carries out everything: where waking the others costs as much as the work
 
-    The threads are as many as ``numba.get_num_threads()`` says. Raises what any piece raised.
+    The threads are as many as :func:`count` says. Raises what any piece raised.
     """
-    threads = 1 if alone else min(numba.get_num_threads(), items)
+    threads = 1 if alone else min(count(), items)
     if threads <= 1:
         work(0, items, *arguments)
         return

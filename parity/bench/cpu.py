@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qsa.kernels import cpu
+from qsa.kernels.cpu import threads
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
@@ -153,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(width=110)
     console.print(table)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    console.print(f"CPU {cpu_name()}, {os.cpu_count()} cores, {numba.get_num_threads()} threads; peak {peak:.2f} GiB")
+    console.print(f"CPU {cpu_name()}, {os.cpu_count()} cores, {threads.count()} threads; peak {peak:.2f} GiB")
     console.print(f"Python {platform.python_version()}, NumPy {np.__version__}, numba {numba.__version__}")
     console.print(f"command: {shlex.join(['python', *sys.argv])}")
     return 1 if missed else 0
