@@ -12,7 +12,7 @@ from typing import Any
 from .. import case
 from ..recipe import Recipe, name_of
 from ..record import Produced
-from . import append_index, append_kv, attend, block_scores, select, text, verify_batch
+from . import append_index, append_kv, attend, block_scores, captured, needle, score, select, text, verify_batch
 
 FAMILIES = {
     "append_kv": append_kv,
@@ -22,6 +22,9 @@ FAMILIES = {
     "attend": attend,
     "verify_batch": verify_batch,
     "text": text,
+    "score": score,
+    "needle": needle,
+    "captured": captured,
 }
 
 

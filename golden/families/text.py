@@ -105,13 +105,14 @@ def _bytes(name: str) -> bytes:
     return (MODEL / f"{name}.txt").read_bytes()
 
 
-def _ids(data: bytes) -> np.ndarray:
+def ids_of(data: bytes) -> np.ndarray:
+    """The ids int64 [n] of a text: its bytes."""
     return np.frombuffer(data, np.uint8).astype(np.int64)
 
 
 def held_out(name: str) -> np.ndarray:
     """Ids int64 [n] of the held-out text ``name``."""
-    return _ids(_bytes(f"heldout-{name}"))
+    return ids_of(_bytes(f"heldout-{name}"))
 
 
 @cache
@@ -119,8 +120,8 @@ def prompts() -> dict[str, np.ndarray]:
     """Name -> ids int64 [n] of the prompts: ``math`` and ``code`` as they are; 2,048, 8,192 and 16,384 bytes of the
     held-out text and, behind an end of text, code."""
     long = _bytes("heldout-text") + b"\0" + _bytes("heldout-code")
-    found = {name: _ids(_bytes(f"prompt-{name}")) for name in ("math", "code")}
-    return found | {f"{k}k": _ids(long[: k << 10]) for k in (2, 8, 16)}
+    found = {name: ids_of(_bytes(f"prompt-{name}")) for name in ("math", "code")}
+    return found | {f"{k}k": ids_of(long[: k << 10]) for k in (2, 8, 16)}
 
 
 @cache

@@ -27,6 +27,9 @@ INPUTS, EXPECTED, OUTPUTS = "inputs.safetensors", "expected.safetensors", "outpu
 TEXTS = ("seven", "spec", "nll", "needle")
 """Modules that run a model: every call depends on the results of those before it."""
 
+OF_MODELS = ("text", "score", "needle", "captured")
+"""Families of goldens that run a model."""
+
 Storage = Literal["ours", "own"]
 Text = Annotated[str, Meta(min_length=1, max_length=1000, description="a string of 1 to 1000 characters")]
 Count = Annotated[int, Meta(ge=0, description="an integer, 0 or more")]
@@ -136,7 +139,7 @@ def read(folder: Path) -> Index:
 
 def runs_a_model(case: suite.Case) -> bool:
     """Whether a case runs a whole model."""
-    return case.module in TEXTS or case.recipe.get("family") == "text"
+    return case.module in TEXTS or case.recipe.get("family") in OF_MODELS
 
 
 def convert_index(data: object) -> Index:

@@ -66,7 +66,8 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         for kind in data.FACTORS:
             yield dict(op="attend", format=format, scores=kind, context=16384, rows=4, tail=3, seed=2)
         for number, kind in enumerate(real_inputs.KINDS):
-            yield dict(op="attend", format=format, scores=kind, context=300, rows=2, tail=number % 4, seed=11)
+            context = real_inputs.CELLS if kind == real_inputs.CAPTURED else 300
+            yield dict(op="attend", format=format, scores=kind, context=context, rows=2, tail=number % 4, seed=11)
         yield dict(op="attend", format=format, scores=data.SHARED, context=4096, rows=2, tail=1, seed=12)
         for context, tail in ((1024, 0), (65536, 1), (1048576, 0)):
             yield dict(op="attend", format=format, scores="ordinary", context=context, rows=2, tail=tail, seed=3)

@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qsa.golden.canonical import digest
 from qsa.golden.families import text
+from qsa.golden.recipe import name_of
+from qsa.golden.record import GoldenError, Record
+from qsa.golden.store import Store
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
@@ -98,6 +102,16 @@ def _engine(backend: Backend, slots: int) -> "Engine":
     from qsa.engine import Engine
 
     return Engine(_model(backend), slots=slots, capacity=CAPACITY)
+
+
+def record(family: str, recipe: dict[str, Any], inputs: dict[str, np.ndarray]) -> Record:
+    """The golden of a family that runs the golden model. Raises GoldenError when it is missing or damaged, or was made
+    from other ``inputs`` (name -> array) or weights."""
+    name = name_of(family, recipe)
+    found = Store().load(name)
+    if found.inputs != {key: digest(array) for key, array in inputs.items()} | {"weights": digest(text.weights_hash())}:
+        raise GoldenError(f"{name}: made from other inputs or weights: `qsa golden regen {name}`, then accept")
+    return found
 
 
 def check_windows(request: "Request") -> None:

@@ -6,7 +6,7 @@ same recipe, so that the first wrong element can be shown too.
 """
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +22,11 @@ from ..compare import index_causes
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.localise import explain
 from ..compare.margins import margins
-from . import golden_model, selection
+from . import golden_model, needle, nll, selection
+
+ELSEWHERE = ("verify_batch", "text", "score", "needle", "captured")
+"""Families that modules of their own hold: ``verify-batch``, ``seven`` and ``spec``, ``nll``, ``needle``; ``captured``
+is inputs, which no backend makes."""
 
 AXES = {
     "out": ("row", "head", "dim"),
@@ -46,8 +50,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
     """The recipes of every golden of the grid and of the folder, in the order of their names, with the ``family``."""
     for text in _names():
         family, recipe = case.parse(text)
-        # Modules of their own hold these: verify-batch and seven.
-        if family not in ("verify_batch", "text"):
+        if family not in ELSEWHERE:
             yield {"family": family, **recipe}
 
 
@@ -55,6 +58,8 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one golden; a recipe without a golden is compared with the reference."""
     family = recipe["family"]
     recipe = {key: value for key, value in recipe.items() if key != "family"}
+    if family == "captured":
+        raise UnsupportedError("captured: inputs, which the reference alone makes: qsa golden check")
     if backend.arithmetic != "exact":
         if family != "select":
             raise UnsupportedError("goldens: stored in the exact arithmetic")
@@ -79,10 +84,14 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
 
 
 def _compute(backend: Backend, family: str) -> Any:
-    """The replacement of the reference: the operation of that name, a text by the engine, or the backend itself for a
-    family of several operations."""
+    """The replacement of the reference: the operation of that name, a text, its logits or answers by the engine, or
+    the backend itself for a family of several operations."""
     if family == "text":
         return lambda **given: golden_model.texts(backend, [given])[0][0]
+    if family == "score":
+        return partial(nll.logits, backend)
+    if family == "needle":
+        return partial(needle.answers, backend)
     return getattr(backend, family, backend)
 
 

@@ -3,6 +3,9 @@
 The split switch on against off, and the float arithmetic against the exact one: the mean difference of the negative
 log-likelihood stays below 0.005 nats, with its paired standard error, percentiles of the divergence and the first
 position whose most probable token changes. In the exact arithmetic the switch changes no byte.
+
+The standing path itself is held to a golden of the text's first positions: to the mean NLL, and in the exact arithmetic
+to the bytes of the logits.
 """
 
 from collections.abc import Iterator
@@ -11,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from qsa.golden.families import text
+from qsa.golden.canonical import block_digests, digest
+from qsa.golden.families import score, text
 from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import override
 
@@ -46,15 +50,20 @@ def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
     yield {"op": "score", "set": text.HELD_OUT[0], "against": "split", "positions": FIRST_POSITIONS}
 
 
+def logits(backend: Backend, ids: np.ndarray) -> np.ndarray:
+    """Logits float32 [n, vocab] of the rows ``ids`` [n] of a text."""
+    from qsa.engine import teacher_forced
+
+    # The last id of what is scored has no row.
+    scored = np.append(ids, 0)
+    return np.concatenate([found for _, found in teacher_forced(golden_model.model(backend), scored, WINDOW_ROWS)])
+
+
 @lru_cache(maxsize=4)
 def _logits(backend: Backend, held_out: str, positions: int, split: bool) -> np.ndarray:
     """Logits float32 [positions, vocab] of the rows of a held-out text."""
-    from qsa.engine import teacher_forced
-
-    model = golden_model.model(backend)
-    ids = text.held_out(held_out)[: positions + 1]
     with override(split_attn=split):
-        return np.concatenate([logits for _, logits in teacher_forced(model, ids, WINDOW_ROWS)])
+        return logits(backend, text.held_out(held_out)[:positions])
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -69,10 +78,39 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         changed = _logits(backend, *source, True)
     name = f"nll of {recipe['set']}: {recipe['against']}"
     next_ids = text.held_out(recipe["set"])[1 : recipe["positions"] + 1]
-    found = [difference(name, standing, changed, next_ids)]
+    found = [*_golden(backend, recipe["set"], standing), difference(name, standing, changed, next_ids)]
     if backend.arithmetic == "exact" and recipe["against"] == "split":
         found.append(equal(f"{name}: logits", standing, changed, ("position", "id")))
     return found
+
+
+def _golden(backend: Backend, held_out: str, standing: np.ndarray) -> Iterator[Comparison]:
+    """The standing path's logits [positions, vocab] against the golden of their first positions."""
+    recipe = {"set": held_out, "positions": score.POSITIONS}
+    ids = score.make_inputs(recipe)["ids"]
+    record = golden_model.record("score", recipe, {"ids": ids})
+    means = score.stored_means(record.outputs["mean"])
+    count = max(count for count in means if count <= len(standing))
+    mean = score.mean_nll(standing[:count], ids[1 : count + 1])
+    note = f"mean NLL of the first {count} positions: {means[count]:.6f} became {mean:.6f}"
+    off = abs(mean - means[count])
+    yield verdict(f"golden {record.name}: mean", off, BOUND, REASON, kind="error", size=count, notes=(note,))
+    if backend.arithmetic != "exact":
+        return
+    stored = record.outputs["logits"]
+    blocks = min(len(standing) // score.BLOCK, len(stored.blocks))
+    given = standing[: blocks * score.BLOCK].reshape(blocks, score.BLOCK, -1)
+    pairs = zip(stored.blocks, block_digests(given), strict=False)
+    wrong = [block for block, (expected, got) in enumerate(pairs) if expected != got]
+    lines = []
+    if wrong:
+        first = wrong[0] * score.BLOCK
+        lines.append(f"first wrong logits: of positions {first} to {first + score.BLOCK - 1}")
+    elif blocks == len(stored.blocks) and digest(given) != stored.hash:
+        lines.append("logits: another hash")
+    reason = "windows of any number of rows have the logits of rows that are read one after the other"
+    bad = len(wrong) * given[0].size
+    yield verdict(f"golden {record.name}: logits", len(lines), 0, reason, size=given.size, bad=bad, notes=lines)
 
 
 def difference(name: str, standing: np.ndarray, changed: np.ndarray, next_ids: np.ndarray) -> Comparison:

@@ -1,13 +1,15 @@
 """Inputs of attention like those of real models: biased keys, outliers, sinks, large values, near duplicates.
 
 Sizes are those that are reported of trained models; the numbers are made here, from ``golden/inputs.py``. Every kind
-changes bell-shaped queries, K and V in place of its own dims.
+changes bell-shaped queries, K and V in place of its own dims; ``captured`` puts those of the golden model in their
+place (``golden/families/captured.py``).
 """
 
 from collections.abc import Callable
 
 import numpy as np
 
+from qsa.golden.families import captured
 from qsa.reference.geometry import REAL
 
 Values = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -101,6 +103,25 @@ def _near(q: np.ndarray, k: np.ndarray, v: np.ndarray, ids: np.ndarray) -> Value
     return q, k[:1] + k * np.float32(2.0**-10), v
 
 
+def _captured(q: np.ndarray, k: np.ndarray, v: np.ndarray, ids: np.ndarray) -> Values:
+    """What a trained model had: its first cells, and its last queries there. The golden model has two query heads for a
+    KV head, so those of a row here come from half as many rows there as it has heads."""
+    given = captured.arrays()
+    cells = np.arange(len(k)) % len(given["k"])
+    heads = np.arange(REAL.n_head)
+    group, within = heads // REAL.group, heads % REAL.group
+    per = given["q"].shape[1] // REAL.n_head_kv
+    for row in range(len(q)):
+        rows = (row * (REAL.group // per) + within // per) % len(given["q"])
+        q[row] = given["q"][rows, group * per + within % per]
+    return q, given["k"][cells].astype(np.float32), given["v"][cells].astype(np.float32)
+
+
+CAPTURED = "captured"
+
+CELLS = captured.CELLS - REAL.ratio
+"""Context of a case of :data:`CAPTURED`, its tail apart: more cells would be the same ones again."""
+
 KINDS: dict[str, Change] = {
     **{f"bias{nats}": _bias(nats) for nats in (30, 100, 300)},
     "cancel": _cancel(300),
@@ -110,6 +131,7 @@ KINDS: dict[str, Change] = {
     "vchannel": _large_channel,
     "vcell": _large_cell,
     "near": _near,
+    CAPTURED: _captured,
 }
 """Kind -> its change of bell-shaped values."""
 

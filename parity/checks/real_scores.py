@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
+from qsa.golden.families import captured
 from qsa.golden.recipe import window
 from qsa.reference.geometry import REAL
 
@@ -16,7 +17,10 @@ candidates for which kernels have room. The cut lies among them."""
 SHARED = "shared"
 """Rows that have nine tenths of their scores in common."""
 
-KINDS = (*BINS, SHARED)
+CAPTURED = "captured"
+"""Scores of the golden model over its last rows of a text (``golden/families/captured.py``)."""
+
+KINDS = (*BINS, SHARED, CAPTURED)
 
 KEYS = ("bias", "outliers", "near")
 """Kinds of raw indexer keys: one dim that adds to every score; the last rotated pairs 30 times as large; one key and
@@ -34,7 +38,11 @@ def scores(recipe: dict[str, Any]) -> dict[str, Any]:
     steps, seed, rows = window(recipe), recipe["seed"], recipe["rows"]
     blocks = int(steps[:, 2].max()) + 1
     kind = recipe["scores"]
-    if kind == SHARED:
+    if kind == CAPTURED:
+        # The last column holds the tail's bonus in some rows.
+        given = captured.arrays()["scores"][:, :-1]
+        made = np.resize(given, (rows, given.shape[1]))[:, np.arange(blocks) % given.shape[1]]
+    elif kind == SHARED:
         made = np.repeat(inputs.bell(seed, "select.shared", 1, blocks), rows, axis=0)
         own = inputs.bell(seed, "select.own", rows, blocks)
         made = np.where(inputs.integers(seed, "select.which", rows, blocks, 10) == 0, own, made)

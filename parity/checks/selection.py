@@ -74,7 +74,12 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         for number, keys in enumerate(real_scores.KEYS):
             yield dict(op="indexer", rule=rule, context=4096, rows=2, tail=number, seed=7, keys=keys)
         # Contexts whose blocks are the bin, those above it and some below.
-        for kind, context, rows in (("shared", 8192, 8), ("bin4097", 20480, 2), ("bin16385", 81920, 2)):
+        for kind, context, rows in (
+            ("shared", 8192, 8),
+            ("captured", 2592, 4),
+            ("bin4097", 20480, 2),
+            ("bin16385", 81920, 2),
+        ):
             yield dict(op="crowded", rule=rule, scores=kind, context=context, rows=rows, tail=1, seed=8)
         yield dict(op="crowded", rule=rule, scores="bin32768", context=135168, rows=1, tail=2, seed=8)
     yield from selection_cover.cases(backend)

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from qsa.golden.canonical import block_digests, digest
 from qsa.golden.families import text
-from qsa.golden.recipe import name_of
-from qsa.golden.record import GoldenError
-from qsa.golden.store import Store
 from qsa.kernels.ops import WINDOW_ROWS
 from qsa.kernels.switches import VARIABLES, override
 
@@ -109,22 +106,17 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         figures = {"tokens per round": request.statistics.tokens_per_round}
         if request.statistics.drafted:
             figures["acceptance"] = request.statistics.acceptance
-        held = _compare(name, produced, recipe["tokens"])
+        held = held_to_golden(name, produced, recipe["tokens"])
         comparisons.append(dataclasses.replace(held, figures=figures))
     return comparisons
 
 
-def _compare(name: str, found: "Text", tokens: int) -> Comparison:
+def held_to_golden(name: str, found: "Text", tokens: int) -> Comparison:
     """A text and the logits behind it against the record of the computation ``name``: all of it, or the first
     ``tokens``, each by its own hash; a missing token is wrong."""
-    golden = name_of("text", {"computation": name})
-    record = Store().load(golden)
-    inputs = {"ids": digest(text.make_inputs({"computation": name})["ids"]), "weights": digest(text.weights_hash())}
-    if record.inputs != inputs:
-        raise GoldenError(
-            f"{golden}: made from another prompt or other weights: `qsa golden regen {golden}`, then accept"
-        )
-    outputs, whole = record.outputs, record.outputs["tokens"].shape[0]
+    given = {"ids": text.make_inputs({"computation": name})["ids"]}
+    record = golden_model.record("text", {"computation": name}, given)
+    golden, outputs, whole = record.name, record.outputs, record.outputs["tokens"].shape[0]
     size = min(tokens, whole) if tokens else whole
     expected, got = outputs["tokens"].blocks[:size], block_digests(found.tokens)
     count = max(len(expected), len(got))

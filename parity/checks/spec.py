@@ -1,7 +1,8 @@
 """``spec``: windows and drafts change no text.
 
-Windows of 1, 2, 4 and 8 rows give equal text, greedy and drawn. Drafts and rollbacks must have happened. A drafter that
-is always right or always wrong changes only the speed.
+Windows of 1, 2, 4 and 8 rows give equal text, greedy and drawn; that of one row is held to the golden of the
+computation, so that a backend which is wrong in every window alike is wrong. Drafts and rollbacks must have happened.
+A drafter that is always right or always wrong changes only the speed.
 """
 
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from qsa.kernels.ops import WINDOW_ROWS
 from ..backend import Backend
 from ..compare.comparison import Comparison, equal, verdict
 from . import golden_model
+from .seven import held_to_golden
 
 if TYPE_CHECKING:
     from qsa.engine.draft import Proposal
@@ -48,9 +50,10 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
     given = text.make_inputs({"computation": recipe["computation"]})
     (alone,), _ = golden_model.texts(backend, [given], 1, recipe["tokens"])
+    golden = held_to_golden(recipe["computation"], alone, recipe["tokens"])
     if recipe["op"] == "drafter":
-        return _drafter(backend, recipe, given, alone)
-    comparisons: list[Comparison] = []
+        return [golden, *_drafter(backend, recipe, given, alone)]
+    comparisons = [golden]
     for spec in ROWS[1:]:
         (found,), (request,) = golden_model.texts(backend, [given], spec, recipe["tokens"], min_p=recipe["floor"] / 100)
         name, counted = f"windows of {spec} rows", request.statistics

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from msgspec import structs
 
-from qsa.golden.families import text
+from qsa.golden.families import score, text
+from qsa.golden.record import GoldenError
 from qsa.kernels import cpu
 from qsa.kernels.switches import override, switches
 from qsa.model.generate import generate
@@ -22,7 +24,7 @@ SHORT = "seven:op=text,computation={},spec={},switch={},tokens=24"
 def forget():
     """A mutant has the name of the one before it."""
     yield
-    for cached in (golden_model._model, golden_model._engine, nll._logits, needle._read):
+    for cached in (golden_model._model, golden_model._engine, nll._logits, needle._haystack):
         cached.cache_clear()
 
 
@@ -168,8 +170,8 @@ def test_a_backend_without_windows_does_not_pass_row_by_row(backend, case, words
 def test_a_text_that_ends_early_is_no_beginning_of_the_right_one():
     given = text.make_inputs({"computation": "math-greedy"})
     (found,), _ = golden_model.texts(Backend("cpu"), [given], tokens=8)
-    assert seven._compare("math-greedy", found, 8).passed
-    short = seven._compare("math-greedy", found, 24)
+    assert seven.held_to_golden("math-greedy", found, 8).passed
+    short = seven.held_to_golden("math-greedy", found, 24)
     assert not short.passed and short.bad == 16 and short.notes == ("first wrong token: 8",)
 
 
@@ -235,6 +237,54 @@ def test_differences_of_scores_are_counted():
     worse[np.arange(500), next_ids] -= 1
     bad = nll.difference("x", standing, worse, next_ids)
     assert not bad.passed and 0.5 < bad.measure < 1 and bad.figures["mean"] > 0
+
+
+WRONG = {"zeros": np.zeros_like, "permuted heads": lambda right: np.roll(right, 1, axis=1)}
+"""Outputs of attention that are wrong in every window, schedule and arithmetic alike."""
+
+
+@pytest.mark.parametrize(
+    "case, arithmetic, golden",
+    [
+        ("spec:op=windows,computation=code-greedy,floor=0,tokens=64", "exact", "golden text-code-greedy"),
+        ("spec:op=drafter,computation=code-greedy,drafter=wrong,tokens=24", "exact", "golden text-code-greedy"),
+        ("nll:op=score,set=math,against=split,positions=64", "exact", "golden score-math-1024: mean"),
+        ("nll:op=score,set=math,against=split,positions=64", "exact", "golden score-math-1024: logits"),
+        ("nll:op=score,set=text,against=split,positions=64", "float", "golden score-text-1024: mean"),
+        ("needle:op=find,context=4096,depth=50", "exact", "golden needle-4k, 50 %"),
+        ("needle:op=find,context=4096,depth=50", "float", "needle at 50 % of 4096"),
+    ],
+)
+def test_zeros_and_permuted_heads_fail_every_module_on_texts(backend, case, arithmetic, golden):
+    """They change every window alike, so only a golden tells."""
+    right = run(case, Backend("cpu", arithmetic))
+    assert right.status == "passed" and golden in {one.name for one in right.comparisons}, said(right)
+    for wrong in WRONG.values():
+        golden_model._model.cache_clear()
+
+        def changed(q, kv, ids, steps, slots=None, wrong=wrong):
+            return wrong(cpu.attend(q, kv, ids, steps, slots, arithmetic=arithmetic))
+
+        declaration = {"arithmetic": arithmetic, "shapes": {"heads": [(4, 2)]}}
+        other = backend(attend=changed, declaration=declaration, append_kv=None, append_index=None,
+                        block_scores=None, select=None)  # fmt: skip
+        found = run(case, other)
+        assert golden in {one.name for one in found.comparisons if not one.passed}, said(found)
+
+
+def test_stored_means_have_the_hash_of_the_record():
+    output = golden_model.record("score", {"set": "math", "positions": 1024}, score.make_inputs(
+        {"set": "math", "positions": 1024})).outputs["mean"]  # fmt: skip
+    means = score.stored_means(output)
+    assert list(means) == [64, 256, 1024] and all(0.01 < mean < 5 for mean in means.values())
+    moved = structs.replace(output.statistics, first=[mean + 1e-5 for mean in output.statistics.first])
+    with pytest.raises(GoldenError, match="another hash"):
+        score.stored_means(structs.replace(output, statistics=moved))
+
+
+def test_a_golden_of_scores_or_needles_runs_by_its_own_case_string():
+    result = run("score:set=math,positions=1024")
+    assert result.status == "passed", said(result)
 
 
 def test_a_lost_needle_is_a_failure(backend):
