@@ -3,7 +3,7 @@
 A backend may define ``attend_stages(q, kv, ids, steps, row)``, which gives a dict with any of the arrays of that row in
 :data:`STAGES` (the exact arithmetic) or :data:`FLOAT_STAGES`; the first that is wrong is the stage. A backend without
 it shows only which row, head and value groups are wrong, and which simple mistakes (``likely.py``) give its output.
-That is a hint, and the text says so.
+That is a hint, and the text says so. Where none does, it is called again with less (``experiments.py``).
 """
 
 import importlib
@@ -18,6 +18,7 @@ from ..contract.kernel import UnsupportedError
 from ..contract.number_types import unit
 from . import twin
 from .comparison import relative_error
+from .experiments import experiments
 from .likely import CLOSE, likely
 
 # `qsa.reference.exact.attend` is the function; the module of that name has the stages.
@@ -60,6 +61,8 @@ def explain(
         output = backend.declaration.types.output
     found = likely(w, row, head, expected, got, tolerance, output)
     lines.append(f"consistent with: {found}" if found else "consistent with none of the simple mistakes tried")
+    if not (stage or found):
+        lines += experiments(backend, w, row)
     return tuple(lines)
 
 
