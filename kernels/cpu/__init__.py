@@ -30,5 +30,8 @@ __all__ = [
     "select",
 ]
 
-declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}
+declaration = {
+    "arithmetic": ["exact", "float"],
+    "invariance": ["repeat", "batch", "schedule", "pages", "value_scale", "value_sign", "signs", "heads"],
+}
 """What the backend declares under the judge (``parity/contract/declaration.py``)."""

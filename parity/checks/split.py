@@ -19,7 +19,7 @@ from ..backend import Backend
 from ..compare.comparison import Comparison, equal, error
 from ..compare.localise import explain
 from . import attend_inputs as data
-from . import attention_cover
+from . import attention_cover, relations
 
 SCHEDULES = ("split", "step", "multi")
 
@@ -38,6 +38,7 @@ OPERATIONS = {
     },
     "cover": attention_cover.COVER,
     "tiles": attention_cover.TILED,
+    "relation": relations.RELATION,
 }
 
 SLOTS = 3
@@ -54,6 +55,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             for schedule in ("step", "multi"):
                 yield _attend(schedule, 1, format, context, rows, tail)
     yield from attention_cover.cases(arithmetic, backend)
+    yield from relations.cases(arithmetic, backend)
     if backend is not None and backend.own_storage:
         return
     # A row for each slot at least.
@@ -72,6 +74,8 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         return attention_cover.check_cover(backend, recipe)
     if recipe["op"] == "tiles":
         return attention_cover.check_tiles(backend, recipe)
+    if recipe["op"] == "relation":
+        return relations.check(backend, recipe)
     if recipe["schedule"] == "multi":
         return _multi(backend, recipe)
     if recipe["format"] == MIXED:
@@ -126,10 +130,14 @@ def _both(
         return found
     twice = f"both may be off by their own bound, twice: {right.reason}"
     same = error(name, standard, got, 2 * right.bound, twice)
-    return [
+    found = [
         data.held(backend, "attend: batch", w, right.expected, standard, right.bound, right.reason),
         same if same.passed else same.noted(*explain(backend, w, right.expected, got, right.bound)),
     ]
+    # The split schedule adds in another order; the number of splits is an invariance of its own (`relations.py`).
+    if same.passed and ": split in" not in name and "schedule" in backend.declaration.invariance:
+        found.append(equal(f"{name}: bytes", standard, got, reason="declared: invariance over schedule"))
+    return found
 
 
 def _multi(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:

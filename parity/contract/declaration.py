@@ -20,6 +20,7 @@ from .number_types import NUMBER_TYPES, TypeName, unit
 ArithmeticName = Literal["exact", "float"]
 Positive = Annotated[int, Meta(ge=1, description="an integer, 1 or more")]
 IdForm = Literal["cells", "blocks"]
+Invariance = Literal["repeat", "batch", "schedule", "splits", "pages", "value_scale", "value_sign", "signs", "heads"]
 
 
 class Types(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,7 +109,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tail_score          whether ``block_scores`` writes the score of the tail at index n_bid, its bonus included
     tail_over_infinity  whether the tail is selected before a block whose score is +inf
     invariance          what never changes a byte of a float kernel: ``repeat`` (the same call again), ``batch`` (other
-                        rows beside a row), ``schedule``, ``pages`` (the page size); exact arithmetic has them all
+                        rows beside a row), ``schedule`` (but ``split``), ``splits`` (their number), ``pages`` (their
+                        size and labels); what changes the output alike: ``value_scale`` (V times a power of two),
+                        ``value_sign`` (-V), ``heads`` (KV heads permuted) and, not at all, ``signs`` (-q and -K);
+                        exact arithmetic has them all
     shapes, domain      see :class:`Shapes` and :class:`Domain`
     arrays              the arrays that the functions get: ``numpy``, ``torch`` or ``cupy``
     device              their device, as torch or CuPy names it: ``cpu``, ``cuda``, ``cuda:1``
@@ -127,7 +131,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     relu_nan: Literal["nan", "zero"] = "nan"
     tail_score: bool | None = None
     tail_over_infinity: bool = True
-    invariance: list[Literal["repeat", "batch", "schedule", "pages"]] = []
+    invariance: list[Invariance] = []
     shapes: Shapes = Shapes()
     domain: Domain = Domain()
     arrays: Literal["numpy", "torch", "cupy"] = "numpy"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from qsa.kernels.switches import ARITHMETICS
 
 from ..backend import Backend
 from ..contract import Kernel, declared
+from ..contract.declaration import Invariance
 from . import float_kernel, right_kernels
 
 Arguments = SimpleNamespace
@@ -78,7 +79,7 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
         "ties": "lowest",
         "tail_score": True,
         "domain": dict.fromkeys(("nan", "infinity", "absent_ids", "unused_rows", "absent_pages"), True),
-        "invariance": ["repeat"],
+        "invariance": list(get_args(Invariance)),
     },
 }
 

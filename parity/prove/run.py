@@ -28,7 +28,8 @@ OF: dict[str, dict[str, tuple[str, ...]]] = {
     "split": {"attend": ("attend",), "cover": ("attend",), "tiles": ("attend",)},
     "pages": {"attend": ("attend",), "append_kv": ("append_kv",), "far": ("attend",)},
 }  # fmt: skip
-"""Module -> op of a case -> the operations that it calls; of ``again`` the one that it names."""
+"""Module -> op of a case -> the operations that it calls; of ``again`` and ``relation`` the one that it
+names."""
 
 
 class MutantError(RuntimeError):
@@ -72,7 +73,7 @@ class Verdict:
 
 def operations_of(case: suite.Case) -> tuple[str, ...]:
     """The operations that a case calls."""
-    if case.recipe["op"] == "again":
+    if case.recipe["op"] in ("again", "relation"):
         return (case.recipe["operation"],)
     return OF[case.module].get(case.recipe["op"], ())
 
@@ -84,6 +85,8 @@ def cost(case: suite.Case) -> float:
     cells = {"small": 60, "boundary": 2100, "random": 1000}.get(str(recipe.get("widths")), 100)
     if "context" in recipe:
         cells = min(recipe["context"], 2100) if case.module != "selection" else recipe["context"] // 4
+    if recipe["op"] == "relation":
+        rows, cells = (200, 100) if recipe["relation"] == "batch" else (12, 300)
     if recipe["op"] == "tiles":
         rows, cells = 12, 80 * recipe["splits"]
     if recipe["op"] == "indexer":

@@ -1,7 +1,7 @@
 """The built-in wrong kernels; importing this package enters all of them into the catalogue."""
 
 from ..mutant import CATALOGUE
-from . import appends, attention, attention_arithmetic, attention_state, kept, scores, selection
+from . import appends, attention, attention_arithmetic, attention_state, kept, relations, scores, selection
 
 __all__ = [
     "CATALOGUE",
@@ -10,6 +10,7 @@ __all__ = [
     "attention_arithmetic",
     "attention_state",
     "kept",
+    "relations",
     "scores",
     "selection",
 ]
