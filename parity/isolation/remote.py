@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -31,6 +32,14 @@ SECONDS = 300.0
 
 _TAIL = 8
 """Lines of a dead child's error output that the reason shows."""
+
+_LASTING = re.compile(
+    "CUDA error|CUDA_ERROR|cudaError|illegal memory access|misaligned address|device-side assert|launch failure"
+    "|launch timed out|out of memory|^MemoryError",
+    re.IGNORECASE,
+)
+"""Errors after which a process is good for nothing: a device's error comes again from every later call, and memory that
+ran out may stay so. The next call has a new process."""
 
 _KNOWN: dict[str, type[Exception]] = {
     each.__name__: each for each in (ValueError, IndexError, TypeError, KeyError, ImportError, ModuleNotFoundError)
@@ -149,6 +158,8 @@ class RemoteKernel:
         if header.kind == "unsupported":
             raise UnsupportedError(header.text)
         if header.kind == "error":
+            if _LASTING.search(f"{header.error}: {header.text}"):
+                self.close()
             kind = _KNOWN.get(header.error)
             error = kind(header.text) if kind else BackendError(f"{header.error}: {header.text}")
             error.located = True  # type: ignore[attr-defined]  # the text ends with the place in the backend

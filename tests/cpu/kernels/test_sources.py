@@ -113,7 +113,7 @@ print(jit.__file__, out[0, 0], sum(_dead.stats.cache_hits.values()))
 
 
 def test_a_cached_kernel_follows_a_change_of_the_bonus(project, tmp_path):
-    """In processes of their own: the kernel is compiled, taken from the cache, and compiled again after the change."""
+    """J8. In processes of their own: the kernel is compiled, taken from the cache, and again after the change."""
     environment = os.environ | {"PYTHONPATH": str(project.parent), "NUMBA_CACHE_DIR": str(tmp_path)}
     path = project / "reference" / "block_scores.py"
     before = path.read_text(encoding="utf-8")

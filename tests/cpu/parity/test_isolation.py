@@ -65,6 +65,7 @@ DEATHS = {
     "exit status 3": "sys.exit(3)",
     "killed by SIGSEGV": "ctypes.string_at(0)",
     "killed by SIGABRT": "os.abort()",
+    "killed by SIGKILL": "os.kill(os.getpid(), 9)",  # as the system does when memory runs out
     "no answer within 2 s": "time.sleep(60)",
     "closed": "os.close(int(sys.argv[1])); time.sleep(30)",
 }
@@ -83,6 +84,27 @@ def test_j6_what_ends_the_process_is_one_case_and_the_rest_runs(how, theirs):
     assert [result.status for result in found] == ["failed", "passed", "passed"]
     assert how.split()[0] in found[0].reason and found[0].reason.startswith("BackendDiedError: attend: "), found[0]
     assert how in found[0].reason or how == "closed"
+
+
+@pytest.mark.parametrize("error", [
+    "RuntimeError('CUDA error: an illegal memory access was encountered')",
+    "OSError('[700] Call to cuMemcpyDtoH results in CUDA_ERROR_ILLEGAL_ADDRESS')",
+    "MemoryError()",
+])  # fmt: skip
+def test_j6_an_error_of_the_device_that_stays_and_memory_that_ran_out_are_one_case(error, theirs):
+    """Every later call of that process would raise it again."""
+    body = f"""
+    broken = []
+    def attend(q, kv, ids, steps):
+        if steps[0, 1] == 63:
+            broken.append({error})
+        for each in broken:
+            raise each
+        return right.attend(q, kv, ids, steps)
+    """
+    found = results(theirs(body), ATTEND, OTHER, SELECT)
+    assert [result.status for result in found] == ["failed", "passed", "passed"]
+    assert error.split("(")[0] in found[0].reason
 
 
 def test_j6_the_reason_shows_what_the_process_printed_last(theirs):

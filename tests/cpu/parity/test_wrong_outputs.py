@@ -61,6 +61,7 @@ def _passing(backend, recipe):
 
 @pytest.mark.parametrize("recipe", [recipe for recipe in pages.cases("float") if recipe["op"] == "attend"])
 def test_bounds_of_pages_are_finite_in_every_row_and_those_of_an_unused_row_are_the_slack(recipe):
+    """J2: one row of width 0 made the bound of all rows infinite."""
     w = data.attend_inputs({**recipe, "rows": 2})
     w = pages._with_unused_row(w)
     bound, _ = data.float_bound(w, data.truth(w))

@@ -293,7 +293,7 @@ def test_refusals_name_field_value_and_what_is_allowed(data, message):
 DEFAULT = PUBLISHED["rope_parameters"]
 YARN = {"factor": 4.0, "original_max_position_embeddings": 262144}
 
-# Every spelling of a scaled rotary embedding: fields of the text model's object, place and value in the error.
+# E1: every spelling of a scaled rotary embedding: fields of the text model's object, place and value in the error.
 SCALED = [
     ({"rope_parameters": {**DEFAULT, **YARN, "rope_type": "yarn"}}, "rope_parameters.rope_type = 'yarn'"),
     ({"rope_parameters": {**THETA, **YARN, "type": "yarn"}}, "rope_parameters.type = 'yarn'"),
