@@ -8,6 +8,8 @@ import pytest
 from qsa.parity import suite
 from qsa.parity.backend import Backend
 from qsa.parity.checks import relations
+from qsa.parity.checks.related import shown
+from qsa.parity.checks.variant_kernels import variant
 from qsa.parity.contract import Kernel, declared
 from qsa.parity.prove import run
 from qsa.parity.prove.mutant import CATALOGUE, DECLARATIONS, backend_of
@@ -81,17 +83,17 @@ ORDINARY = relations.data.attend_inputs({"format": "int8", "context": 300, "rows
 def test_inputs_that_cannot_show_a_variant_kernel_are_told(relation):
     """A single cell with a simple value, and queries that need few bits, show nothing of the kind."""
     name = "attend"
-    assert relations._shown(name, relations._variant(relation, ORDINARY)).passed
+    assert shown(name, variant(relation, ORDINARY)).passed
     kv = relations.copy.deepcopy(ORDINARY.kv)
     kv.pool.v.codes[:], kv.pool.v.scale[:] = 1, 1
     steps = ORDINARY.steps.copy()
     steps[:, 3] = 1
     weak = ORDINARY._replace(q=np.round(ORDINARY.q), kv=kv, steps=steps)
-    shown = relations._shown(name, relations._variant(relation, weak))
+    told = shown(name, variant(relation, weak))
     if relation == "value_scale":
         # A number that is added shows on any values but none.
-        shown = relations._shown(name, relations._variant(relation, weak._replace(q=weak.q[:0])))
-    assert not shown.passed
+        told = shown(name, variant(relation, weak._replace(q=weak.q[:0])))
+    assert not told.passed
 
 
 @pytest.mark.parametrize(("text", "words"), [
