@@ -30,8 +30,8 @@ OPERATIONS = {
     for operation in (
         Operation("append_kv", ("window", "step", "multi")),
         Operation("append_index", ("window", "step")),
-        Operation("block_scores", ("warp", "multi_query", "transposed", "prompt")),
-        Operation("select", ("registers", "wide", "scan", "spread")),
+        Operation("block_scores", ("warp", "multi_query", "transposed", "prompt", "held")),
+        Operation("select", ("registers", "wide", "scan", "spread", "bounded")),
         Operation("attend", ("batch", "step", "split", "multi", "prompt")),
     )
 }

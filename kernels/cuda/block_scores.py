@@ -1,4 +1,4 @@
-"""``block_scores``, exact, on CUDA: float32 in the lane tree, in four schedules with the same bytes.
+"""``block_scores``, exact, on CUDA: float32 in the lane tree, in five schedules with the same bytes.
 
 ===============  ==========  =================================================================================
 schedule         kernel      rows
@@ -7,11 +7,13 @@ schedule         kernel      rows
 ``multi_query``  butterfly   up to 8, a key is read once for all of them
 ``transposed``   transposed  up to 8, a warp to a row; the warps of a thread block walk over the same keys
 ``prompt``       transposed  any number, 8 to a thread block
+``held``         held        any number, 8 to a thread block; a key stays in registers while they go by
 ===============  ==========  =================================================================================
 
-The kernels are in ``block_scores_kernels``. How many blocks a row has is read from its step record on the device: a
-captured launch serves every context, and unused capacity costs nothing. A call that names no schedule gets that of the
-switch STRATA_QSA_SCORES_TRANSPOSED, or where it is unset that of the table in ``common/defaults.py``.
+The kernels are in ``block_scores_kernels`` and ``block_scores_held``. How many blocks a row has is read from its step
+record on the device: a captured launch serves every context, and unused capacity costs nothing. A call that names no
+schedule gets that of the switch STRATA_QSA_SCORES_TRANSPOSED, or where it is unset that of the table in
+``common/defaults.py``.
 """
 
 from typing import Any, Literal
@@ -19,6 +21,7 @@ from typing import Any, Literal
 from .. import ops
 from ..ops import WINDOW_ROWS
 from ..switches import switches
+from .block_scores_held import BLOCKS, held
 from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
     DIM,
@@ -98,6 +101,9 @@ def _launches(arrays, rows, max_blocks, ratio, schedule):
     if schedule == "multi_query":
         grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
         return [prepare(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]
+    if schedule == "held":
+        grid = _grid(groups, WARPS, WARPS * BLOCKS, max_blocks, WARPS)
+        return [prepare(held, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]
     shares = WARPS // group
     grid = _grid(groups, group * shares, 8 * shares, max_blocks, BLOCKS_PER_MULTIPROCESSOR * WARPS)
     return [prepare(transposed, grid, (32, group, shares), (*arrays, rows, max_blocks, ratio))]

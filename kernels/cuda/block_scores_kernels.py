@@ -47,19 +47,20 @@ QUERY_WORDS = WINDOW_ROWS * HEADS * DIM
 
 
 @device_function
-def _dot(k, q):
+def dot(k, q):
     """Four products, summed left to right."""
     s = libdevice.fadd_rn(libdevice.fmul_rn(k[0], q[0]), libdevice.fmul_rn(k[1], q[1]))
     return libdevice.fadd_rn(libdevice.fadd_rn(s, libdevice.fmul_rn(k[2], q[2])), libdevice.fmul_rn(k[3], q[3]))
 
 
 @device_function
-def _relu(x):
+def relu(x):
+    """0 where ``x`` <= 0; a NaN stays one."""
     return float32(0) if x <= float32(0) else x
 
 
 @device_function
-def _finished(score, block, n_kv, n_bid, ratio):
+def finished(score, block, n_kv, n_bid, ratio):
     """The score as it is written: with the tail's bonus, and a NaN as the one NaN."""
     if block == n_bid and n_kv > n_bid * ratio:
         score = libdevice.fadd_rn(score, float32(TAIL_BONUS))
@@ -67,7 +68,8 @@ def _finished(score, block, n_kv, n_bid, ratio):
 
 
 @device_function
-def _butterfly_sum(x):
+def butterfly_sum(x):
+    """Sum of the 32 lanes' ``x`` in every lane, in the order of the contract."""
     x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 16))
     x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 8))
     x = libdevice.fadd_rn(x, cuda.shfl_xor_sync(FULL_WARP, x, 4))
@@ -116,7 +118,7 @@ def one_row(keys: int, least: int) -> Any:
                     k = key[4 * i], key[4 * i + 1], key[4 * i + 2], key[4 * i + 3]
                     for head in range(HEADS):
                         q = query[4 * head], query[4 * head + 1], query[4 * head + 2], query[4 * head + 3]
-                        sums[HEADS * i + head] = _dot(k, q)
+                        sums[HEADS * i + head] = dot(k, q)
                 for step in range(5):
                     for j in range(HEADS * keys):
                         sums[j] = libdevice.fadd_rn(sums[j], cuda.shfl_xor_sync(FULL_WARP, sums[j], 16 >> step))
@@ -125,11 +127,11 @@ def one_row(keys: int, least: int) -> Any:
                 for i in range(1, keys):
                     if lane == i:
                         s0, s1, s2, s3 = sums[4 * i], sums[4 * i + 1], sums[4 * i + 2], sums[4 * i + 3]
-                score = libdevice.fadd_rn(_relu(s0), _relu(s1))
-                score = libdevice.fadd_rn(libdevice.fadd_rn(score, _relu(s2)), _relu(s3))
+                score = libdevice.fadd_rn(relu(s0), relu(s1))
+                score = libdevice.fadd_rn(libdevice.fadd_rn(score, relu(s2)), relu(s3))
                 scored = int32(base + lane)
                 if lane < keys and scored <= n_bid:
-                    st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
+                    st_global_f32(out_row + int64(scored) * 4, finished(score, scored, n_kv, n_bid, ratio))
                 base = int32(base + stride)
             row = int32(row + cuda.gridDim.y)
 
@@ -177,12 +179,12 @@ def butterfly(q_idx, pooled, dead, steps, out, rows, group, max_blocks, ratio):
                 if n_kv > 0 and n_bid < max_blocks and block <= n_bid:
                     mine = dead_key if block == n_bid else key
                     q_row = q_shared + int32(i * ROW_BYTES + lane * 16)
-                    score = _relu(_butterfly_sum(_dot(mine, ld_shared_v4_f32(q_row))))
+                    score = relu(butterfly_sum(dot(mine, ld_shared_v4_f32(q_row))))
                     for head in range(1, HEADS):
-                        dot = _dot(mine, ld_shared_v4_f32(int32(q_row + head * KEY_BYTES)))
-                        score = libdevice.fadd_rn(score, _relu(_butterfly_sum(dot)))
+                        product = dot(mine, ld_shared_v4_f32(int32(q_row + head * KEY_BYTES)))
+                        score = libdevice.fadd_rn(score, relu(butterfly_sum(product)))
                     if lane == 0:
-                        score = _finished(score, block, n_kv, n_bid, ratio)
+                        score = finished(score, block, n_kv, n_bid, ratio)
                         st_global_f32(out_base + (int64(group_start + i) * max_blocks + block) * 4, score)
             block = int32(block + stride)
         group_start = int32(group_start + cuda.gridDim.y * group)
@@ -200,14 +202,14 @@ def _strips(address):
 
 
 @device_function
-def _four_lanes(k, q):
+def four_lanes(k, q):
     """Sum of the contract's lanes t, t + 8, t + 16, t + 24: its strides 16, then 8."""
-    even = libdevice.fadd_rn(_dot(k[0], q[0]), _dot(k[2], q[2]))
-    return libdevice.fadd_rn(even, libdevice.fadd_rn(_dot(k[1], q[1]), _dot(k[3], q[3])))
+    even = libdevice.fadd_rn(dot(k[0], q[0]), dot(k[2], q[2]))
+    return libdevice.fadd_rn(even, libdevice.fadd_rn(dot(k[1], q[1]), dot(k[3], q[3])))
 
 
 @device_function
-def _exchange(upper, x, y, stride):
+def exchange(upper, x, y, stride):
     """Lanes without the bit ``stride`` get the sum of both lanes' x, those with it (``upper``) that of both's y."""
     kept, sent = (y, x) if upper else (x, y)
     return libdevice.fadd_rn(kept, cuda.shfl_xor_sync(FULL_WARP, sent, stride))
@@ -239,24 +241,24 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
         while base <= last:
             # One key of the pair is under way while the other is multiplied.
             kb = _strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
-            a0, a1, a2, a3 = _four_lanes(ka, q0), _four_lanes(ka, q1), _four_lanes(ka, q2), _four_lanes(ka, q3)
+            a0, a1, a2, a3 = four_lanes(ka, q0), four_lanes(ka, q1), four_lanes(ka, q2), four_lanes(ka, q3)
             block = int32(block + stride)
             ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
             upper = lane & 4 != 0
-            s0 = _exchange(upper, a0, _four_lanes(kb, q0), 4)
-            s1 = _exchange(upper, a1, _four_lanes(kb, q1), 4)
-            s2 = _exchange(upper, a2, _four_lanes(kb, q2), 4)
-            s3 = _exchange(upper, a3, _four_lanes(kb, q3), 4)
+            s0 = exchange(upper, a0, four_lanes(kb, q0), 4)
+            s1 = exchange(upper, a1, four_lanes(kb, q1), 4)
+            s2 = exchange(upper, a2, four_lanes(kb, q2), 4)
+            s3 = exchange(upper, a3, four_lanes(kb, q3), 4)
             upper = lane & 2 != 0
-            s0, s1 = _exchange(upper, s0, s2, 2), _exchange(upper, s1, s3, 2)
+            s0, s1 = exchange(upper, s0, s2, 2), exchange(upper, s1, s3, 2)
             # Now lane l holds head l % 4 of block base + l // 4.
-            dot = _relu(_exchange(lane & 1 != 0, s0, s1, 1))
-            score = libdevice.fadd_rn(dot, cuda.shfl_down_sync(FULL_WARP, dot, 1))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, dot, 2))
-            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, dot, 3))
+            product = relu(exchange(lane & 1 != 0, s0, s1, 1))
+            score = libdevice.fadd_rn(product, cuda.shfl_down_sync(FULL_WARP, product, 1))
+            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, product, 2))
+            score = libdevice.fadd_rn(score, cuda.shfl_down_sync(FULL_WARP, product, 3))
             scored = int32(base + (lane >> 2))
             if lane & 3 == 0 and scored <= n_bid:
-                st_global_f32(out_row + int64(scored) * 4, _finished(score, scored, n_kv, n_bid, ratio))
+                st_global_f32(out_row + int64(scored) * 4, finished(score, scored, n_kv, n_bid, ratio))
             base = int32(base + stride)
         row = int32(row + cuda.gridDim.y * cuda.blockDim.y)
 

@@ -1,4 +1,4 @@
-"""``select``, exact, on CUDA: the cells a row attends to, in four schedules with the same ids.
+"""``select``, exact, on CUDA: the cells a row attends to, in five schedules with the same ids.
 
 =============  ================================================================================================
 schedule       rows of up to
@@ -7,10 +7,11 @@ schedule       rows of up to
 ``wide``       any capacity; a thread block to a row, keys read again in every pass, one lane looks for the bin
 ``scan``       any capacity; as ``wide``, a scan over the thread block looks for the bin
 ``spread``     507,904 blocks (2 million cells); a thread block to a slice of a row, at most 16,384 blocks
+``bounded``    17,408 blocks; 278,528 in clusters (sm_90). Keys below a bound are dropped at once; sm_80 and newer
 =============  ================================================================================================
 
-A call that names none gets ``registers`` while they have room; beyond, what the table of ``common/defaults.py`` says.
-With the switch STRATA_QSA_TOPK_SCAN at 0 that is ``wide`` up to a capacity of 65,536 blocks and then ``spread``; at 1
+A call that names none gets what the table of ``common/defaults.py`` says. With the switch STRATA_QSA_TOPK_SCAN at 0
+that is ``registers`` while they have room, beyond ``wide`` up to a capacity of 65,536 blocks and then ``spread``; at 1
 ``scan`` in the place of ``wide``.
 
 Both rules of the field are in the step records' widths: the kernels select ``width`` less the tail from the complete
@@ -25,15 +26,23 @@ from qsa.reference.geometry import REAL, RULES, Geometry
 from .. import ops
 from ..switches import switches
 from .common.checks import check_array, check_count, check_schedule
-from .common.defaults import ANY, STANDING, defaults
+from .common.defaults import ANY, HELD_BLOCKS, STANDING, defaults
 from .common.plans import Plan, PlanCache, check_plan, whole
 from .device.scratch import StreamScratch
-from .toolchain.compiler import array_module, prepare, stream_key
+from .toolchain.compiler import array_module, max_clusters, prepare, properties, stream_key
 from .toolchain.host import Argument, DeviceArray, Operand
+from .topk.bounded import BUILDS, bounded, lanes_of, shared_bytes
 from .topk.kernels import CHUNK_TURNS, REGISTER_TURNS, SLICE_TURNS, one_block, spread
 from .topk.radix_search import MOST_BEST, THREADS
 
 NAME = "select"
+
+CLUSTERS = (8, 16)
+"""Thread blocks of a cluster in ``bounded``, the best first: 256K cells, 8 against 16, take 8.6 and 8.6 us for 1 row,
+8.8 and 9.9 for 4. An H200 holds 30 clusters of 8 thread blocks, and 7 of 16."""
+
+_ARGUMENTS = (*(Argument(0, dtype, (0, 0)) for dtype in ("float32", "int32", "int32")), 0, 0)
+"""The kernel's arguments by type alone, which is all that a question about it needs."""
 
 _scratch = StreamScratch()
 _plans = PlanCache()
@@ -67,19 +76,56 @@ def _scratch_fits(scratch, rows, max_blocks, geometry):
 def default_schedule(rows: int, max_blocks: int, scratch: DeviceArray | None = None, geometry: Geometry = REAL) -> str:
     """The schedule of a call that names none. ``scratch``: the caller's, which says where it fits that rows be spread,
     and where it does not that they be not."""
-    if max_blocks <= THREADS * REGISTER_TURNS[-1]:
-        return "registers"
     switch = switches().topk_scan
     # True asks for another form of the standing path's wide selection.
     table = STANDING if switch else defaults(switch)
-    if scratch is None:
-        spreads = table.selection_schedule(rows, max_blocks) == "spread"
-    else:
-        spreads = _scratch_fits(scratch, rows, max_blocks, geometry)
-    if spreads and _slices_fit(max_blocks, geometry):
-        return "spread"
+    schedule = table.selection_schedule(rows, max_blocks)
     # With rows beyond every other rule: what takes any capacity.
-    return "scan" if switch else table.selection_schedule(ANY, max_blocks)
+    other = table.selection_schedule(ANY, max_blocks)
+    if scratch is not None and max_blocks > HELD_BLOCKS:
+        schedule = "spread" if _scratch_fits(scratch, rows, max_blocks, geometry) else other
+    if schedule == "bounded" and not _cluster_of(rows, max_blocks, geometry):
+        schedule = "spread" if max_blocks > HELD_BLOCKS else other
+    if schedule == "spread" and not _slices_fit(max_blocks, geometry):
+        schedule = other
+    return "scan" if switch and schedule == "wide" else schedule
+
+
+def _build_of(max_blocks, size):
+    """The build of ``bounded`` for a capacity, with ``size`` thread blocks a row; None where it is too much."""
+    return next((blocks for blocks in BUILDS if max_blocks <= size * blocks), None)
+
+
+def _cluster_of(rows, max_blocks, geometry):
+    """Thread blocks of a row in ``bounded``: 1, or those of a cluster; 0 where there is none for such a capacity.
+
+    The first cluster of which the device holds ``rows`` at once; where there is none, the first of which it holds
+    any."""
+    if _build_of(max_blocks, 1):
+        return 1
+    found = 0
+    for size in CLUSTERS:
+        blocks = _build_of(max_blocks, size)
+        if blocks is None:
+            continue
+        kernel, shared = bounded(blocks, size, geometry.ratio), shared_bytes(blocks, size)
+        held = max_clusters(kernel, _ARGUMENTS, lanes_of(size), shared, size)
+        if held >= max(1, rows):
+            return size
+        found = found or (size if held else 0)
+    return found
+
+
+def _bounded(rows, max_blocks, cap, geometry, arrays):
+    """The launch of ``bounded``; or the reason for which it is refused."""
+    if properties().compute_capability < (8, 0):
+        return "device"
+    size = _cluster_of(rows, max_blocks, geometry)
+    if not size:
+        return "capacity"
+    blocks = _build_of(max_blocks, size)
+    arguments, shared = (*arrays, max_blocks, cap), shared_bytes(blocks, size)
+    return prepare(bounded(blocks, size, geometry.ratio), rows * size, lanes_of(size), arguments, shared, size)
 
 
 def _make_plan(
@@ -116,6 +162,11 @@ def _make_plan(
         arguments = (*arrays, Argument(3, "int32", shape), max_blocks, cap, shape[1])
         kernel = spread(SLICE_TURNS, geometry.ratio)
         launches.append(prepare(kernel, (rows, _slices(max_blocks)), THREADS, arguments))
+    elif rows and schedule == "bounded":
+        launch = _bounded(rows, max_blocks, cap, geometry, arrays)
+        if isinstance(launch, str):
+            return launch
+        launches.append(launch)
     elif rows:
         held = schedule == "registers"
         kernel = one_block(turns if held else CHUNK_TURNS, held, schedule != "wide", geometry.ratio)

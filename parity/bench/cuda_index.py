@@ -14,7 +14,6 @@ code 1.
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import cupy
@@ -22,11 +21,15 @@ import numpy as np
 
 from qsa.kernels.cuda.block_scores import block_scores
 from qsa.kernels.cuda.block_scores_kernels import THREADS, WARPS, one_row
+from qsa.kernels.cuda.common.defaults import HELD_BLOCKS
+from qsa.kernels.cuda.device import to_device
 from qsa.kernels.cuda.select import select
 from qsa.kernels.cuda.toolchain import compiler
 from qsa.kernels.cuda.toolchain.compiler import launch, properties
+from qsa.kernels.ops import OPERATIONS
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
+from qsa.reference.index import Index
 
 from . import limits, script, timing
 
@@ -69,10 +72,10 @@ def run(figures: Figures, context: str, rows_list: list[int], operations: Iterab
     cells, capacity = CONTEXTS[context]
     rng = np.random.default_rng(cells)
     max_blocks = capacity // REAL.ratio + 2
-    host: Any = SimpleNamespace(geometry=REAL, max_blocks=max_blocks)
-    host.pooled = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
-    host.dead = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
-    index = SimpleNamespace(**{**vars(host), "pooled": cupy.asarray(host.pooled), "dead": cupy.asarray(host.dead)})
+    host = Index(max_blocks, np.ones(REAL.idx_dim, np.float32))
+    host.pooled[:] = rng.standard_normal((max_blocks, REAL.idx_dim), dtype=np.float32)
+    host.dead[:] = rng.standard_normal(REAL.idx_dim, dtype=np.float32)
+    index = to_device(host)
     q = rng.standard_normal((max(rows_list), REAL.idx_heads, REAL.idx_dim), dtype=np.float32)
     positions = [cells - 1 - i for i in range(max(rows_list))]
     steps = step_records(positions)
@@ -136,8 +139,8 @@ def select_of(
             if rule == "blocks":
                 read = limits.sequential(rows * (CONTEXTS[context][0] // REAL.ratio) * 4)
                 figures.time(f"select {context} rows {rows} read", read)
-            for schedule in (None, "registers", "wide", "scan", "spread"):
-                if schedule == "registers" and max_blocks > 33 * 1024:
+            for schedule in (None, *OPERATIONS["select"].schedules):
+                if schedule == "registers" and max_blocks > HELD_BLOCKS:
                     continue
                 figures.check_and_time(
                     f"select {context} {rule} rows {rows} {schedule or 'default'}",
@@ -160,10 +163,12 @@ TABLE = (
     ("1 row, TOPK_SCAN on", "select {} blocks rows 1 scan"),
     ("1 row, registers", "select {} blocks rows 1 registers"),
     ("1 row, spread", "select {} blocks rows 1 spread"),
+    ("1 row, bounded", "select {} blocks rows 1 bounded"),
     ("4 rows, TOPK_SCAN off", "select {} blocks rows 4 wide"),
     ("4 rows, TOPK_SCAN on", "select {} blocks rows 4 scan"),
     ("4 rows, registers", "select {} blocks rows 4 registers"),
     ("4 rows, spread", "select {} blocks rows 4 spread"),
+    ("4 rows, bounded", "select {} blocks rows 4 bounded"),
 )
 """Label of a line of the table -> figure's name, the context left open."""
 

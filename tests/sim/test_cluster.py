@@ -81,6 +81,30 @@ def test_bytes_may_come_before_they_are_expected(order):
 
 
 @both_orders
+def test_senders_say_how_many_bytes_they_send(order):
+    """Rank 0 waits for arrivals alone; each brings its number of bytes, before or after the bytes themselves."""
+
+    def body(shared, rank, lane, out):
+        if rank == 0 and lane == 0:
+            ptx.mbarrier_init(shared, int32(2))
+            ptx.fence_mbarrier_init()
+        cuda.syncthreads()
+        meet()
+        if rank == 0:
+            await_bytes(shared)
+            out[0, lane] = received(shared, 32 + lane % 16) + received(shared, 64 + lane)
+            return
+        if rank == 1 and lane == 0:
+            ptx.mbarrier_arrive_expect_at(ptx.map_shared(shared, 0), int32(128))
+        if rank == 2 or lane < 16:
+            send(shared, 0, 32 * rank + lane, rank)
+        if rank == 2 and lane == 31:
+            ptx.mbarrier_arrive_expect_at(ptx.map_shared(shared, 0), int32(256))
+
+    np.testing.assert_array_equal(run(body, order)[0], 3)
+
+
+@both_orders
 def test_blocks_that_end_are_not_awaited(order):
     def body(shared, rank, lane, out):
         if rank == 2:
@@ -227,6 +251,7 @@ INSTRUCTIONS = {
     "mbarrier_init": (0, 1),
     "fence_mbarrier_init": (),
     "mbarrier_arrive_expect": (0, 0),
+    "mbarrier_arrive_expect_at": (0, 0),
     "mbarrier_try_wait": (0, 0),
     "st_async_i64": (0, 0, 0),
     "st_async_v2_i64": (0, 0, 0, 0),

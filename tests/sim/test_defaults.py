@@ -194,7 +194,10 @@ SCORES = [
     (1, 4096, "transposed"),
     (1, 1 << 18, "transposed"),
     (2, 16, "transposed"),
-    (8, 1 << 18, "transposed"),
+    (8, (1 << 18) - 1, "transposed"),
+    (2, 1 << 18, "held"),
+    (16, 1 << 18, "held"),
+    (17, 1 << 18, "prompt"),
     (9, 16, "prompt"),
     (2048, 1 << 14, "prompt"),
 ]
@@ -205,19 +208,23 @@ def test_schedules_of_scores(rows, blocks, schedule):
     with override(scores_transposed=None):
         assert scores.default_schedule(rows, blocks) == schedule
     with override(scores_transposed=True):
-        assert scores.default_schedule(rows, blocks) == ("transposed" if rows <= 8 else "prompt")
+        assert scores.default_schedule(rows, blocks) == ("transposed" if rows <= 8 else schedule)
     with override(scores_transposed=False):
         standing = "warp" if rows == 1 else "multi_query" if rows <= 8 else "prompt"
         assert scores.default_schedule(rows, blocks) == standing
 
 
 SELECTION = [
-    (1, 1 << 14, "registers", "registers", "registers"),
+    (1, 1 << 14, "bounded", "registers", "registers"),
+    (500, 17408, "bounded", "registers", "registers"),
+    (16, 17409, "bounded", "registers", "registers"),
+    (17, 17409, "registers", "registers", "registers"),
     (64, 33792, "registers", "registers", "registers"),
-    (1, 33793, "spread", "wide", "scan"),
+    (16, 33793, "bounded", "wide", "scan"),
     (64, 1 << 16, "spread", "wide", "scan"),
     (65, 1 << 16, "scan", "wide", "scan"),
-    (1, 1 << 18, "spread", "spread", "spread"),
+    (1, 1 << 18, "bounded", "spread", "spread"),
+    (1, 16 * 17408 + 1, "spread", "spread", "spread"),
     (65, 1 << 18, "scan", "wide", "scan"),
     (1, 16 * 1024 * 31 + 1, "scan", "wide", "scan"),
 ]
@@ -226,5 +233,12 @@ SELECTION = [
 @pytest.mark.parametrize("rows, blocks, unset, off, on", SELECTION)
 def test_schedules_of_selection(rows, blocks, unset, off, on):
     for state, schedule in ((None, unset), (False, off), (True, on)):
-        with override(topk_scan=state):
+        with simulator.configured(**{**H200, "clusters": ((8, 30), (16, 7))}), override(topk_scan=state):
             assert select.default_schedule(rows, blocks) == schedule
+
+
+def test_selection_where_no_cluster_is_to_be_had():
+    with simulator.configured(**{**H200, "clusters": ()}):
+        assert select.default_schedule(1, 17408) == "bounded"
+        assert select.default_schedule(1, 17409) == "registers"
+        assert select.default_schedule(1, 33793) == "spread"

@@ -57,11 +57,14 @@ def test_matrix_product_and_its_fragments():
         (lambda base, out: ptx.cp_async_16(base, ptx.global_base(out)), (7, 5)),
         (lambda base, out: ptx.cp_async_commit(), (7, 5)),
         (lambda base, out: ptx.cp_async_wait_0(), (7, 5)),
+        (lambda base, out: ptx.redux_add(1), (7, 5)),
+        (lambda base, out: ptx.redux_min(1), (7, 5)),
+        (lambda base, out: ptx.redux_max(1), (7, 5)),
         (lambda base, out: ptx.ldmatrix_x2(base), (7, 2)),
         (lambda base, out: ptx.ldmatrix_x4(base), (7, 2)),
         (lambda base, out: ptx.ldmatrix_x4_trans(base), (7, 2)),
     ],
-    ids=["mma_s8", "mma_u8", "cp_async", "cp_async_commit", "cp_async_wait", *["ldmatrix"] * 3],
+    ids=["mma_s8", "mma_u8", "cp_async", "cp_async_commit", "cp_async_wait", *["redux"] * 3, *["ldmatrix"] * 3],
 )
 def test_instructions_that_a_device_does_not_have(call, newest_without):
     def kernel(out):
@@ -116,6 +119,8 @@ def test_the_probe_of_all_instructions_runs():
     assert (out[4] == a).all()
     assert wide[0] == (7 * a).sum() and wide[1] == max(0, b.max()) and wide[2] == 32 % 10
     assert wide[3] == int(c.sum()) % 2**32
+    assert (out[29] == (a.sum() + 2**31) % 2**32 - 2**31).all() and (out[30] == b.min()).all()
+    assert (out[31] == c.max()).all() and (out[32] == np.bitwise_or.reduce(integers[1]) | integers[0].max()).all()
     # Half to even, saturation, and what a half rounds to.
     assert out[6, 2:7].tolist() == [0, 2, 2, 0, -2] and out[7, 5:7].tolist() == [-1, -2]
     assert out[6, 9] == -(2**31) and out[5, 9] == 0 and out[9, 8] == 0x7C00

@@ -94,4 +94,12 @@ def build(compiler, ptx):
         ptx.st_global_i32(target + 3456, cuda.match_any_sync(0xFFFFFFFF, int32(a & 3)))
         ptx.st_global_i32(target + 3584, int32(cuda.popc(uint32(a)) * 64 + cuda.clz(a)) ^ int32(cuda.ffs(b)))
 
+        ptx.st_global_i32(target + 3712, ptx.redux_add(a))
+        ptx.st_global_i32(target + 3840, ptx.redux_min(b))
+        ptx.st_global_i32(target + 3968, ptx.redux_max(c))
+        cuda.syncwarp()
+        ptx.red_shared_or_i32(int32(base + 3072), b)
+        cuda.syncwarp()
+        ptx.st_global_i32(target + 4096, ptx.ld_shared_i32(int32(base + 3072)))
+
     return probe

@@ -30,7 +30,7 @@ class Defaults(NamedTuple):
     """The table of one class of device.
 
     scores         rules of ``block_scores``; the first that fits holds
-    selection      rules of ``select`` beyond the capacity of ``registers``, in the same way
+    selection      rules of ``select``, in the same way
     clusters       blocks that share a row and KV head as one cluster of int8 attention, the best first: the first of
                    which the device holds all that a launch needs at once is taken. Where none is, or none fits, the
                    standing rule of ``attend_exact/plan.py`` holds
@@ -49,13 +49,19 @@ class Defaults(NamedTuple):
         return _first(self.scores, rows, max_blocks)
 
     def selection_schedule(self, rows: int, max_blocks: int) -> str:
-        """The schedule of ``select`` of ``rows`` rows of ``max_blocks`` scores, more than ``registers`` hold."""
+        """The schedule of ``select`` of ``rows`` rows of ``max_blocks`` scores."""
         return _first(self.selection, rows, max_blocks)
 
 
 def _first(rules, rows, max_blocks):
     return next(rule.schedule for rule in rules if rows <= rule.rows and max_blocks >= rule.blocks)
 
+
+ALONE_BLOCKS = 17 * 1024
+"""Blocks of capacity that one thread block of ``bounded`` takes; beyond, a row needs a cluster of them."""
+
+HELD_BLOCKS = 33 * 1024
+"""Blocks of capacity that the registers of one thread block hold."""
 
 WIDE_BLOCKS = 1 << 16
 """Blocks of capacity up to which, in the standing path, one thread block reads a row that registers cannot hold, as
@@ -68,7 +74,11 @@ and the scratch, 66 KB a row of a million cells, would be no small thing any mor
 
 STANDING = Defaults(
     scores=(Rule(1, 0, "warp"), Rule(WINDOW_ROWS, 0, "multi_query"), Rule(ANY, 0, "prompt")),
-    selection=(Rule(SPREAD_ROWS, WIDE_BLOCKS + 1, "spread"), Rule(ANY, 0, "wide")),
+    selection=(
+        Rule(SPREAD_ROWS, WIDE_BLOCKS + 1, "spread"),
+        Rule(ANY, HELD_BLOCKS + 1, "wide"),
+        Rule(ANY, 0, "registers"),
+    ),
 )
 """What a switch at ``0`` launches; attention by the standing rule of ``attend_exact/plan.py``. Also the table of every
 device on which nothing was measured."""
@@ -79,6 +89,9 @@ H200 = Defaults(
         # 1M. Shorter contexts were not measured and keep the standing path.
         Rule(1, 4096, "transposed"),
         Rule(1, 0, "warp"),
+        # Keys that stay in registers pay where there are many: 2 / 4 / 8 / 16 rows at 1M, transposed -> held: 42.4 ->
+        # 38.6, 71.6 -> 65.9, 137 -> 121, 257 -> 233; at 256K 10.0 -> 11.8, 17.2 -> 18.9, 31.4 -> 32.7, 60.8 -> 62.4.
+        Rule(16, 1 << 18, "held"),
         # 2, 4, 8 rows at 64K, multi_query -> transposed: 9.2 -> 4.4, 15.2 -> 6.0, 27.4 -> 9.8; 4 rows 4.0 -> 2.9 at 1K,
         # 5.9 -> 3.2 at 16K, 193 -> 71.8 at 1M.
         Rule(WINDOW_ROWS, 0, "transposed"),
@@ -86,12 +99,18 @@ H200 = Defaults(
         Rule(ANY, 0, "prompt"),
     ),
     selection=(
-        # One row of 256K cells, wide -> spread: 67.2 -> 15.4; of 1M, where spread stood before: 18.9. Up to 132K cells
-        # ``registers`` comes first, 9.9 at 64K.
-        Rule(SPREAD_ROWS, 0, "spread"),
+        # 1 / 4 rows, spread -> bounded: 15.5 / 15.9 -> 8.6 / 8.9 at 256K cells, 18.7 / 19.1 -> 11.4 / 11.1 at 1M; 16
+        # rows 16.1 -> 11.2 and 29.2 -> 26.4. More were not measured in clusters.
+        Rule(16, ALONE_BLOCKS + 1, "bounded"),
+        # One row of 256K cells, wide -> spread: 67.2 -> 15.4; of 1M, where spread stood before: 18.9.
+        Rule(SPREAD_ROWS, HELD_BLOCKS + 1, "spread"),
         # One row in a capacity of 200,000 cells, wide -> scan: 2.1 -> 2.2 at 1K, 27.4 -> 11.7 at 16K, 31.7 -> 18.2 at
         # 64K. A thread block has a row, so more rows change nothing in it.
-        Rule(ANY, 0, "scan"),
+        Rule(ANY, HELD_BLOCKS + 1, "scan"),
+        Rule(ANY, ALONE_BLOCKS + 1, "registers"),
+        # 1 / 4 / 64 rows, registers -> bounded: 9.7 / 10.0 / 10.1 -> 4.4 / 4.5 / 4.6 at 16K cells, 10.0 / 10.2 / 10.5
+        # -> 7.0 / 7.3 / 7.8 at 64K.
+        Rule(ANY, 0, "bounded"),
     ),
     # By way of the scratch -> as a cluster: 1 row 14.6 -> 11.8 and 2 rows 14.2 -> 11.7 (13 blocks), 3: 14.5 -> 12.0
     # (13), 4: 15.2 -> 13.6 (9), 7: 16.9 -> 14.0 (8), 8: 17.5 -> 15.7 (6), 16: 25.4 -> 23.8 (3). An H200 holds 7

@@ -253,6 +253,15 @@ def mbarrier_arrive_expect(address: Any, n_bytes: Any) -> None:
     mbarrier.change(1, n_bytes)
 
 
+def mbarrier_arrive_expect_at(mapped: Any, n_bytes: Any) -> None:
+    """As :func:`mbarrier_arrive_expect`, at the mbarrier of any block of the cluster."""
+    memory, address = _mapped(mapped, "mbarrier.arrive")
+    mbarrier = memory.mbarrier(address, "mbarrier.arrive")
+    if not 0 <= n_bytes < LIMIT:
+        fault("overflow", f"mbarrier.arrive: expects {n_bytes} bytes")
+    mbarrier.change(1, n_bytes)
+
+
 def mbarrier_try_wait(address: Any, parity: Any) -> Any:
     """1 when the phase under way has the other parity, hence also of parity 1 at first."""
     _cluster("mbarrier.try_wait")
@@ -274,18 +283,23 @@ def map_shared(address: Any, rank: Any) -> Any:
     return (rank + 1) * SPAN + address
 
 
-def receive(address: Any, size: Any, mbarrier: Any) -> Any:
-    """Check an asynchronous store of the running lane and count its bytes; (memory, offset) to store them at."""
-    cluster = _cluster("st.async")
-    rank, counts = address // SPAN - 1, mbarrier // SPAN - 1
-    for mapped, of in ((address, rank), (mbarrier, counts)):
-        if not 0 <= of < cluster.size:
-            fault("bounds", f"st.async: address {mapped:#x} is none that map_shared made")
-    if rank != counts:
-        fault("bounds", f"st.async to rank {rank}, counted by an mbarrier of rank {counts}")
+def _mapped(address, what):
+    """(memory of a block, address in it) of an ``address`` that map_shared made."""
+    cluster, rank = _cluster(what), address // SPAN - 1
+    if not 0 <= rank < cluster.size:
+        fault("bounds", f"{what}: address {address:#x} is none that map_shared made")
     block = cluster.blocks[rank]
     if not block.running:
-        fault("bounds", f"st.async to rank {rank}, all of whose lanes have ended: its memory is gone")
-    memory = block.memory
-    memory.receive(address % SPAN, size, memory.mbarrier(mbarrier % SPAN, "st.async"))
-    return memory.data, address % SPAN
+        fault("bounds", f"{what} to rank {rank}, all of whose lanes have ended: its memory is gone")
+    return block.memory, address % SPAN
+
+
+def receive(address: Any, size: Any, mbarrier: Any) -> Any:
+    """Check an asynchronous store of the running lane and count its bytes; (memory, offset) to store them at."""
+    memory, offset = _mapped(address, "st.async")
+    counting, counts = _mapped(mbarrier, "st.async")
+    if counting is not memory:
+        ranks = address // SPAN - 1, mbarrier // SPAN - 1
+        fault("bounds", "st.async to rank {}, counted by an mbarrier of rank {}".format(*ranks))
+    memory.receive(offset, size, memory.mbarrier(counts, "st.async"))
+    return memory.data, offset

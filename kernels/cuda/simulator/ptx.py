@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from . import cluster, numbers, state, sync
+from ..toolchain.constants import FULL_WARP
+from . import cluster, numbers, state, sync, warp
 from .arithmetic import (  # noqa: F401
     dp4a_s8,
     dp4a_u8s8,
@@ -33,6 +34,7 @@ from .cluster import (  # noqa: F401
     fence_mbarrier_init,
     map_shared,
     mbarrier_arrive_expect,
+    mbarrier_arrive_expect_at,
     mbarrier_init,
     mbarrier_try_wait,
 )
@@ -289,6 +291,11 @@ def red_shared_add_i32(address: Any, value: Any) -> None:
     _shared_update(address, lambda old: old + value)
 
 
+def red_shared_or_i32(address: Any, value: Any) -> None:
+    """The bits of ``value`` set in a word at a shared address."""
+    _shared_update(address, lambda old: old | numbers.int32(value))
+
+
 def atom_shared_add_i32(address: Any, value: Any) -> Any:
     """``value`` added to a word at a shared address; returns the old word."""
     return _shared_update(address, lambda old: old + value)
@@ -313,6 +320,17 @@ def atom_global_inc(address: Any, limit: Any) -> Any:
     """The word at a global address counts up, from ``limit`` on to 0; returns the old word."""
     limit = numbers.uint32(limit)
     return _global_update(address, "<i", lambda old: 0 if numbers.uint32(old) >= limit else old + 1, numbers.int32)
+
+
+def _redux(operation):
+    def instruction(value):
+        state.requires((8, 0), "redux.sync")
+        return sync.warp_operation(operation, FULL_WARP, numbers.int32(value))
+
+    return instruction
+
+
+redux_add, redux_min, redux_max = _redux(warp.total), _redux(warp.least), _redux(warp.greatest)
 
 
 def fence_gpu() -> None:

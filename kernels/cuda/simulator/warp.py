@@ -73,6 +73,21 @@ def match_any(lanes: Any, values: Any) -> Any:
     return [Votes(int32(masks[value])) for value in values]
 
 
+def total(lanes: Any, values: Any) -> Any:
+    """Sum of all values, as an int32."""
+    return [int32(sum(values))] * len(lanes)
+
+
+def least(lanes: Any, values: Any) -> Any:
+    """Least of all values."""
+    return [min(values)] * len(lanes)
+
+
+def greatest(lanes: Any, values: Any) -> Any:
+    """Greatest of all values."""
+    return [max(values)] * len(lanes)
+
+
 def syncwarp(lanes: Any, _: Any) -> Any:
     """Orders the memory of the warp's lanes."""
     clocks = [(lane.seen, lane.index, lane.clock) for lane in lanes]

@@ -185,6 +185,10 @@ ldmatrix_x4_trans = _instruction(
 dp4a_s8 = _instruction("dp4a_s8", "dp4a.s32.s32 $0,$1,$2,$3;", "i", "iii")
 dp4a_u8s8 = _instruction("dp4a_u8s8", "dp4a.u32.s32 $0,$1,$2,$3;", "i", "iii")
 prmt = _instruction("prmt", "prmt.b32 $0,$1,$2,$3;", "i", "iii")
+# redux_*: over all 32 lanes of a warp, the result in each; sm_80 and newer.
+redux_add = _instruction("redux_add", "redux.sync.add.s32 $0,$1,0xffffffff;", "i", "i", converged=True)
+redux_min = _instruction("redux_min", "redux.sync.min.s32 $0,$1,0xffffffff;", "i", "i", converged=True)
+redux_max = _instruction("redux_max", "redux.sync.max.s32 $0,$1,0xffffffff;", "i", "i", converged=True)
 float_as_int = _instruction("float_as_int", "mov.b32 $0,$1;", "i", "f")
 int_as_float = _instruction("int_as_float", "mov.b32 $0,$1;", "f", "i")
 rint_u32 = _instruction("rint_u32", "cvt.rni.u32.f32 $0,$1;", "u", "f")
@@ -223,6 +227,7 @@ cp_async_wait_3 = _instruction("cp_async_wait_3", "cp.async.wait_group 3;", "", 
 # sides. atom_global_inc(address, limit) counts up and starts again from 0 after limit.
 red_shared_max_i32 = _instruction("red_shared_max_i32", "red.shared.max.s32 [$0],$1;", "", "ii", memory=True)
 red_shared_add_i32 = _instruction("red_shared_add_i32", "red.shared.add.u32 [$0],$1;", "", "ii", memory=True)
+red_shared_or_i32 = _instruction("red_shared_or_i32", "red.shared.or.b32 [$0],$1;", "", "ii", memory=True)
 red_global_max_i32 = _instruction("red_global_max_i32", "red.global.max.s32 [$0],$1;", "", "li", memory=True)
 red_global_add_i64 = _instruction("red_global_add_i64", "red.global.add.u64 [$0],$1;", "", "ll", memory=True)
 atom_shared_add_i32 = _instruction("atom_shared_add_i32", "atom.shared.add.u32 $0,[$1],$2;", "i", "ii", memory=True)
@@ -244,6 +249,7 @@ barrier_arrive = _instruction("barrier_arrive", "bar.arrive $0,$1;", "", "ii", m
 # ended has arrived.
 # mbarrier_init(address, count): a barrier of count arrivals in 8 bytes of the block's own memory.
 # mbarrier_arrive_expect(address, n) arrives, and makes the barrier wait for n bytes more.
+# mbarrier_arrive_expect_at(mapped, n): the same at the barrier of any block of the cluster, an address of map_shared.
 # mbarrier_try_wait(address, parity) returns 1 once the phase of that parity is over, and the counted bytes may be read
 # then; it returns 0 before.
 # st_async_*(address, values..., mbarrier) store into a block of the cluster, and count the bytes on that block's
@@ -260,6 +266,13 @@ mbarrier_init = _instruction("mbarrier_init", "mbarrier.init.shared::cta.b64 [$0
 fence_mbarrier_init = _instruction("fence_mbarrier_init", "fence.mbarrier_init.release.cluster;", "", "", memory=True)
 mbarrier_arrive_expect = _instruction(
     "mbarrier_arrive_expect", "mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _,[$0],$1;", "", "ii", memory=True
+)
+mbarrier_arrive_expect_at = _instruction(
+    "mbarrier_arrive_expect_at",
+    "mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64 _,[$0],$1;",
+    "",
+    "ii",
+    memory=True,
 )
 mbarrier_try_wait = _instruction(
     "mbarrier_try_wait",

@@ -29,8 +29,8 @@ SLICE_TURNS = 16
 """Keys a lane holds of a slice, and then of the slices' best."""
 
 
-def expansion(ratio: int) -> tuple[Any, Any]:
-    """Device functions (record, write) of rows of selected blocks of ``ratio`` cells."""
+def expansion(ratio: int, lanes: int = THREADS) -> tuple[Any, Any]:
+    """Device functions (record, write) of rows of selected blocks of ``ratio`` cells, for ``lanes`` lanes."""
 
     @device_function
     def record(steps, row, max_blocks):
@@ -38,7 +38,8 @@ def expansion(ratio: int) -> tuple[Any, Any]:
         nothing or does not belong to ``max_blocks``."""
         _, n_kv, n_bid, width = ld_global_v4_i32_nc(global_base(steps) + int64(row) * 16)
         tail = int32(n_kv - n_bid * ratio)
-        best = int32(int32(width - tail + ratio - 1) // ratio)
+        # Below 0 only in a record that is refused.
+        best = int32(uint32(width - tail + ratio - 1) // uint32(ratio))
         fits = n_kv > 0 and 0 <= n_bid <= max_blocks and 0 <= tail < ratio and tail <= width <= n_kv
         if not fits or best > MOST_BEST or best > n_bid:
             return int32(0), int32(0), int32(0), int32(0)
@@ -69,7 +70,7 @@ def expansion(ratio: int) -> tuple[Any, Any]:
             elif index < width:
                 cell = int32(n_bid * ratio + index - cells)
             st_global_i32(out + int64(index) * 4, cell)
-            index = int32(index + THREADS)
+            index = int32(index + lanes)
 
     return record, write
 

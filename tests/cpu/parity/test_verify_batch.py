@@ -126,7 +126,7 @@ def test_the_cpu_kernels_pass_windows_of_every_pass(cpu, rule, one):
         ("scores", "standing", 9),
         ("scores", "switches", 9),
         ("scores", "auto", 9),
-        ("scores", "schedules", 33),
+        ("scores", "schedules", 41),
         ("draft", "standing", 2),
         ("draft", "switches", 2),
         ("draft", "auto", 2),
@@ -172,8 +172,8 @@ def test_the_reference_passes_and_says_what_it_does_not_offer():
     assert result.status == "passed"
     assert [one.name for one in result.comparisons] == ["attention: batch", "attention: split"]
     refused = [note.split("schedule ")[1].split(":")[0] for note in result.comparisons[0].notes]
-    assert refused[:8] == ["warp", "multi_query", "transposed", "prompt", "registers", "wide", "scan", "spread"]
-    assert refused[8:] == ["step", "multi", "prompt"]
+    assert refused[:5] == ["warp", "multi_query", "transposed", "prompt", "held"]
+    assert refused[5:] == ["registers", "wide", "scan", "spread", "bounded", "step", "multi", "prompt"]
     nothing = run(case_text("scores", "schedules", context=1024, seed=7))
     assert nothing.status == "unsupported" and "takes no schedule" in nothing.reason
 
