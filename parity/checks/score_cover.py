@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
+from qsa.kernels.ops import OPERATIONS
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
@@ -32,7 +33,7 @@ SCORE_COVER: dict[str, Any] = {
     "rows": ROWS,
     "tail": tuple(range(REAL.ratio)),
     "unused": UNUSED,
-    "schedule": (None, "warp", "multi_query", "transposed", "prompt"),
+    "schedule": (None, *OPERATIONS["block_scores"].schedules),
     "seed": SEEDS,
 }
 """Parameters of ``score_cover`` and their values."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
+from qsa.kernels.ops import OPERATIONS
 from qsa.reference.geometry import REAL, RULES, step_records
 
 from ..backend import Backend
@@ -37,7 +38,7 @@ CUT: dict[str, Any] = {
     "cells": range(4, 2**20),
     "rows": ROWS,
     "unused": UNUSED,
-    "schedule": (None, "registers", "wide", "scan", "spread"),
+    "schedule": (None, *OPERATIONS["select"].schedules),
     "seed": SEEDS,
 }
 """Parameters of ``cut`` and their values."""
