@@ -9,6 +9,9 @@ PARITY ?=
 GATE ?=
 BASE ?=
 BENCH ?=
+A ?=
+B ?=
+AB ?=
 GOLDEN ?=
 PROVE ?=
 WORKERS ?= auto
@@ -19,11 +22,11 @@ LINT = $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/python test
 CUDA_TESTS := tests/ptx tests/cpu/model/test_float_model.py tests/sim/test_stream_scratch.py \
 	tests/sim/test_simulator_instructions.py
 
-.PHONY: help parity parity-full parity-aarch64 prove warm test cuda golden gate timing gpu evidence bench lint clean
+.PHONY: help parity parity-full parity-aarch64 prove warm test cuda golden gate ab timing gpu evidence bench lint clean
 
 # The NumPy arithmetic multiplies small matrices: BLAS threads gain nothing there and fight with the kernels' own and with
 # the test workers. `bench` compares with NumPy and leaves its threads alone.
-parity parity-full prove test cuda golden gate: export OPENBLAS_NUM_THREADS := 1
+parity parity-full prove test cuda golden gate ab: export OPENBLAS_NUM_THREADS := 1
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +75,9 @@ gate: $(STAMP)  ## say whether a change may land; speed against the commit BASE,
 	@$(BIN)/qsa env
 	@$(BIN)/qsa gate $(GATE) $(if $(BASE),--base $(BASE)) \
 		--json build/gate/report.json --junit build/gate/junit.xml --markdown build/gate/report.md --html build/gate/report.html
+
+ab: $(STAMP)  ## two settings side by side, the tables of a change proposal: make ab A="" B="STRATA_QSA_SPLIT_ATTN=1"; report in build/ab
+	@$(BIN)/qsa ab --a "$(A)" --b "$(B)" $(AB) --json build/ab/report.json --markdown build/ab/report.md
 
 timing: $(STAMP)  ## the tests that measure time, which run alone: the gate finds a kernel that is slowed by 30 %
 	@$(BIN)/pytest -n 0 -m timing

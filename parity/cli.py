@@ -22,6 +22,7 @@ VERBS = {
     "golden": "commands.golden",
     "bench": "commands.bench",
     "gate": "commands.gate",
+    "ab": "commands.ab",
     "evidence": "commands.evidence",
     "report": "commands.report",
     "generate": "commands.generate",

@@ -15,6 +15,7 @@ from qsa.golden import files
 from qsa.golden.evidence_structs import BenchmarkResults, Evidence
 from qsa.golden.record import Record
 
+from .ab.structs import Report as AbReport
 from .cases.index import Index
 from .prove.tables import Proof
 from .report import Report
@@ -27,6 +28,7 @@ KINDS = {
     "evidence": (Evidence, "A run on a device: golden/evidence/NAME.json"),
     "benchmark-results": (BenchmarkResults, "The results of a step in the section benchmark of an evidence record"),
     "cases": (Index, "Cases in files: index.json of `qsa cases export`"),
+    "ab": (AbReport, "What `qsa ab --json` writes"),
     "proof": (Proof, "What `qsa prove --json` writes"),
     "report": (Report, "What `qsa parity --json` and `qsa gate --json` write"),
     "bench": (Bench, "What `qsa bench --json` writes"),

@@ -39,22 +39,22 @@ def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
     yield {"op": "find", "context": LENGTHS[0], "depth": needle.DEPTHS[1]}
 
 
-def _read(backend: Backend, ids: np.ndarray) -> "tuple[Any, Slot]":
+def _read(backend: Backend, ids: np.ndarray, page_size: int = 4, kv_format: str = "int8") -> "tuple[Any, Slot]":
     """(runner, slot that has read the haystack ``ids`` [n])."""
     from qsa.engine import Slot
     from qsa.engine.graph_runner import make_runner
 
     model = golden_model.model(backend)
-    runner, slot = make_runner(model), Slot(model, len(ids) + 2 * CHUNK)
+    runner, slot = make_runner(model), Slot(model, len(ids) + 2 * CHUNK, page_size, kv_format)
     for first in range(0, len(ids), CHUNK):
         runner.run([ids[first : first + CHUNK]], [slot])
     return runner, slot
 
 
 @lru_cache(maxsize=1)
-def _haystack(backend: Backend, context: int) -> "tuple[Any, Slot]":
+def _haystack(backend: Backend, context: int, page_size: int = 4, kv_format: str = "int8") -> "tuple[Any, Slot]":
     """:func:`_read` of the haystack of ``context`` tokens."""
-    return _read(backend, text.ids_of(text.haystack(context, needle.DEPTHS)[0]))
+    return _read(backend, text.ids_of(text.haystack(context, needle.DEPTHS)[0]), page_size, kv_format)
 
 
 def _answer(runner: Any, read: "Slot", question: np.ndarray) -> needle.Answer:
@@ -75,17 +75,27 @@ def answers(backend: Backend, ids: np.ndarray, questions: dict[int, np.ndarray])
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """The comparisons of one case."""
-    depth, hidden = recipe["depth"], text.haystack(recipe["context"], needle.DEPTHS)[1][recipe["depth"]]
-    tokens, logits = _answer(*_haystack(backend, recipe["context"]), text.ids_of(hidden.question.encode()))
+    context, depth = recipe["context"], recipe["depth"]
+    held, (tokens, logits) = find(backend, context, depth)
+    if backend.arithmetic == "exact" and context in needle.CONTEXTS:
+        return [held, _golden(context, depth, tokens, logits)]
+    return [held]
+
+
+def find(
+    backend: Backend, context: int, depth: int, page_size: int = 4, kv_format: str = "int8"
+) -> tuple[Comparison, needle.Answer]:
+    """Whether the answer holds the code word at ``depth`` percent of ``context`` tokens, and the answer."""
+    hidden = text.haystack(context, needle.DEPTHS)[1][depth]
+    read = _haystack(backend, context, page_size, kv_format)
+    tokens, logits = _answer(*read, text.ids_of(hidden.question.encode()))
     answer = bytes(tokens.tolist())
     first_line = answer.decode(errors="replace").splitlines()[0] if answer.strip() else ""
-    name = f"needle at {depth} % of {recipe['context']}"
+    name = f"needle at {depth} % of {context}"
     notes = (f"question: {hidden.question}", f"hidden: {hidden.word}; answer: {first_line}")
     missing = int(hidden.word.encode() not in answer)
-    found = [verdict(name, missing, 0, "a code word is in the answer or it is not", size=1, notes=notes)]
-    if backend.arithmetic == "exact" and recipe["context"] in needle.CONTEXTS:
-        found.append(_golden(recipe["context"], depth, tokens, logits))
-    return found
+    held = verdict(name, missing, 0, "a code word is in the answer or it is not", size=1, notes=notes)
+    return held, (tokens, logits)
 
 
 def _golden(context: int, depth: int, tokens: np.ndarray, logits: np.ndarray) -> Comparison:

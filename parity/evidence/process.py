@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -65,9 +65,14 @@ def _kill(child: subprocess.Popen) -> None:
         os.killpg(child.pid, signal.SIGKILL)
 
 
-def run(command: Sequence[str], seconds: float, where: Path | None = None) -> Finished:
-    """Run ``command`` (list of strings) for at most ``seconds``, in the folder ``where`` if one is given; returns
-    :class:`Finished`.
+def run(
+    command: Sequence[str],
+    seconds: float,
+    where: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Finished:
+    """Run ``command`` (list of strings) for at most ``seconds``, in the folder ``where`` and in ``environment``, or else
+    in those of this process; returns :class:`Finished`.
 
     A child that is stopped is stopped with all that it started. A command that cannot be started raises OSError.
     """
@@ -76,6 +81,7 @@ def run(command: Sequence[str], seconds: float, where: Path | None = None) -> Fi
         # To a file and not a pipe: a grandchild that holds a pipe open would keep the reader waiting past the limit.
         child = subprocess.Popen(
             command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
