@@ -54,6 +54,7 @@ def figures(run: ArmRun) -> dict[str, Figure]:
     found = {
         "decode, tokens/s": Figure(_rate(_decoded(texts), run.decode), True),
         "ms per verify round": Figure(1000 * run.decode / run.windows if run.windows else 0.0, False),
+        "device ms per verify round": Figure(1000 * run.device / run.windows if run.windows else 0.0, False),
         "tokens per round": Figure(_decoded(texts) / rounds if rounds else 0.0, True, False),
         "acceptance, %": Figure(100 * sum(text.accepted for text in texts) / drafted if drafted else 0.0, True, False),
     }
@@ -71,11 +72,11 @@ def disturbances(arms: Sequence[Arm], runs: Sequence[ArmRun]) -> list[str]:
     found = sorted({f"the clock was lowered: {reason}" for run in runs for reason in run.throttled})
     backends = {arm.side: arm.backend for arm in arms}
     shares = [
-        f"{100 * run.others:.0f} % of the processors in arm {number}"
+        f"{100 * run.others:.0f} % (arm {number})"
         for number, (side, run) in enumerate(zip(ORDER, runs, strict=False), 1)
         if run.others is not None and run.others > OTHERS.get(backends[side], OTHERS_CPU)
     ]
-    return [*found, f"other work took {', '.join(shares)}"] if shares else found
+    return [*found, f"other work took {', '.join(shares)} of the processors"] if shares else found
 
 
 def rows(runs: Sequence[ArmRun], floors: Floors, disturbed: Sequence[str] = ()) -> list[Row]:
@@ -115,7 +116,7 @@ def judge(
     noise = math.expm1(max(abs(math.log(a[0] / a[1])), abs(math.log(b[0] / b[1]))))
     change = (b[0] + b[1]) / (a[0] + a[1]) - 1
     floor = floors.relative
-    if name.endswith(", ms") or name.startswith("ms "):
+    if "ms" in name.split():
         floor = floors.share(1000 * (a[0] + a[1]) / 2)
     size = abs(math.log1p(change))
 

@@ -57,7 +57,7 @@ class Clock:
 
     def __init__(self, engine: "Engine", arm: Arm) -> None:
         self.engine, self.arm = engine, arm
-        self.windows, self.decode = 0, 0.0
+        self.windows, self.decode, self.device = 0, 0.0, 0.0
 
     def run(self, texts: Sequence[screens.Text]) -> list[TextRun]:
         """Continue ``texts``, as many at a time as the engine has slots. Raises what any window raised."""
@@ -71,6 +71,7 @@ class Clock:
         ]
         first, decode, rounds = ([0.0] * len(requests) for _ in range(3))
         while not self.engine.idle:
+            device = [one.statistics.device_seconds for one in requests]
             started = time.perf_counter()
             self.engine.step()
             ended = time.perf_counter()
@@ -78,8 +79,11 @@ class Clock:
             for number in served:
                 rounds[number] = requests[number].statistics.rounds
                 decode[number] += ended - started
-            self.windows += bool(served)
-            self.decode += (ended - started) * bool(served)
+            if served:
+                self.windows += 1
+                self.decode += ended - started
+                # Every text of a window counts the whole of it.
+                self.device += requests[served[0]].statistics.device_seconds - device[served[0]]
             for number, one in enumerate(requests):
                 if one.tokens and not first[number]:
                     first[number] = ended - begin
@@ -115,7 +119,17 @@ def speed(arm: Arm, size: screens.Size) -> ArmRun:
     prompt_texts = [run for each in screens.prompt_screen(size) for run in clock.run([each])]
     total = time.perf_counter() - begin
     others, throttled = busy.share(), _throttled(arm, throttles, lambda: Clock(engine, arm).run(warm))
-    return ArmRun(backend.arithmetic, decode_texts, prompt_texts, clock.windows, clock.decode, total, throttled, others)
+    return ArmRun(
+        backend.arithmetic,
+        decode_texts,
+        prompt_texts,
+        clock.windows,
+        clock.decode,
+        clock.device,
+        total,
+        throttled,
+        others,
+    )
 
 
 class OtherWork:

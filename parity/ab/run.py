@@ -30,6 +30,7 @@ from .structs import Arm, ArmRun, Check, Checks, Output, Parity, Report
 PARITY = {
     "tiny": ("accuracy", "--quick", "--op", "attend", "--format", "int8"),
     "small": ("accuracy", "selection", "split", "--quick"),
+    "medium": ("accuracy", "selection", "split", "--quick"),
     "full": ("accuracy", "selection", "split", "pages", "verify-batch"),
 }
 """Size of the checks -> modules of ``qsa parity`` that each side runs, and its options."""

@@ -1,8 +1,8 @@
 """The two screens: texts that are continued, and prompts that are read, each another text.
 
 They are those with which the change proposals were measured, on the golden model. ``full`` has their numbers of tokens;
-``small`` has fewer, so that two cores run four arms in about a minute. ``tiny`` tries the command: its times say
-nothing.
+``small`` has fewer, so that two cores run four arms in about a minute; ``medium`` has long contexts, for a GPU whose time
+is short. ``tiny`` tries the command: its times say nothing.
 """
 
 import random
@@ -12,6 +12,8 @@ from functools import cache
 import numpy as np
 
 from qsa.golden.families import text
+
+from ..checks import needle
 
 SHORT = (
     b"23 + 45 = ",
@@ -90,8 +92,22 @@ SIZES = {
         computations=tuple(text.COMPUTATIONS),
         part=text.PART,
         nll={"math": 1024, "text": 1024},
-        needles=((4096, 50),),
+        needles=((needle.LENGTHS[0], needle.DEPTHS[1]),),
         limit=900.0,
+    ),
+    "medium": Size(
+        answer=1024,
+        short=64,
+        long_prompt=32 << 10,
+        long_answer=256,
+        prompts={1 << 10: 2, 4 << 10: 2, 16 << 10: 1, 32 << 10: 1},
+        capacity=40 << 10,
+        warm=256,
+        computations=tuple(text.COMPUTATIONS),
+        part=text.PART,
+        nll={"math": 1024, "text": 1024},
+        needles=tuple((needle.LENGTHS[0], depth) for depth in needle.DEPTHS),
+        limit=1800.0,
     ),
     "full": Size(
         answer=4096,
@@ -104,7 +120,7 @@ SIZES = {
         computations=tuple(text.COMPUTATIONS),
         part=0,
         nll={"math": 8192, "text": 8192},
-        needles=tuple((context, depth) for context in (4096, 16384) for depth in (10, 50, 90)),
+        needles=tuple((context, depth) for context in needle.LENGTHS for depth in needle.DEPTHS),
         limit=7200.0,
     ),
 }

@@ -59,6 +59,7 @@ class ArmRun(Struct, frozen=True, forbid_unknown_fields=True):
 
     arithmetic  which it was
     windows     verify windows, whatever the number of slots that each served; decode: their seconds
+    device      those of them in which the model was computed, by the engine's count
     total       seconds of both screens
     throttled   why a clock was lowered meanwhile
     others      share of the processors that other processes took meanwhile; None where the system does not tell
@@ -69,6 +70,7 @@ class ArmRun(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_texts: list[TextRun]
     windows: int
     decode: float
+    device: float
     total: float
     throttled: list[str]
     others: float | None

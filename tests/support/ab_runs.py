@@ -30,7 +30,7 @@ def arm_run(factor=1.0, changed=None, arithmetic="exact", throttled=(), others=0
         text_run("long prompt", 99, [1, 2, 3, 4, 5, 6, 7], 0.1, 3, 12, 3, 0.1 * factor),
     ]
     prompts = [text_run(f"{size} tokens, 1", size, [7], size / 1000 * factor) for size in (100, 200, 400, 800)]
-    return ArmRun(arithmetic, texts, prompts, 25, 1.0 * factor, 3.0 * factor, list(throttled), others)
+    return ArmRun(arithmetic, texts, prompts, 25, 1.0 * factor, 0.5 * factor, 3.0 * factor, list(throttled), others)
 
 
 def checks(tokens=(1, 2, 3), golden="", found=True, arithmetic="exact"):

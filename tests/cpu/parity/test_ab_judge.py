@@ -24,6 +24,7 @@ def test_figures_of_an_arm():
         {
             "decode, tokens/s": 70,  # 40 + 20 + 4 + 6 tokens in a second of windows
             "ms per verify round": 40,  # 25 windows
+            "device ms per verify round": 20,
             "tokens per round": 2.8,  # 25 rounds
             "acceptance, %": 45,  # 45 of 100
             "maths, tokens/s": 100,
@@ -68,7 +69,7 @@ def test_a_disturbed_time_has_no_verdict_and_a_count_has_one():
     assert verdict((10, 20, 20, 10), disturbed=("the clock was lowered: heat",)) == AMBIGUOUS
     runs = [arm_run(others=share) for share in (0.0, 0.6, 0.2, 0.1)]
     why = judge.disturbances(sides(), runs)
-    assert why == ["other work took 60 % of the processors in arm 2, 20 % of the processors in arm 3"]
+    assert why == ["other work took 60 % (arm 2), 20 % (arm 3) of the processors"]
     found = {row.name: row for row in judge.rows(runs, FLOORS, why)}
     assert found["tokens per round"].verdict == SAME
     assert found["total, s"].verdict == SAME, "equal times need no quiet machine"

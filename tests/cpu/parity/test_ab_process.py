@@ -55,7 +55,8 @@ def test_the_screens_of_one_slot(alone):
         assert 0 < one.rounds <= len(one.tokens) - 1 and one.accepted <= one.drafted
         # Every window emits its accepted drafts and one token more.
         assert one.rounds + one.accepted == len(one.tokens) - 1
-    assert alone.decode <= alone.total and len({one.hash for one in alone.prompt_texts}) > 1
+    assert 0 < alone.device <= alone.decode <= alone.total
+    assert len({one.hash for one in alone.prompt_texts}) > 1
 
 
 def test_slots_and_drafts_change_times_and_no_text(alone):
@@ -168,7 +169,7 @@ def test_the_command_on_the_cpu(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     report = json.loads(path.read_text())
-    assert (report["verdict"], len(report["runs"]), len(report["rows"])) == ("right", 4, 13)
+    assert (report["verdict"], len(report["runs"]), len(report["rows"])) == ("right", 4, 14)
     assert {one["status"] for one in report["checks"]} == {"passed"}
     assert all(one["first"] == -1 for one in (*report["outputs"], *report["seven"]))
     assert "13 of 13 texts of the screens have equal hashes in A and B" in done.stdout

@@ -51,6 +51,7 @@ order A B B A, a fresh process for each arm; screens of size tiny
 |---|---:|---:|---:|---:|---|
 | decode, tokens/s | 70.00 / 69.86 → 69.93 | 73.68 / 73.45 → 73.57 | +5.2 % | 0.3 % | FASTER |
 | ms per verify round | 40.00 / 40.08 → 40.04 | 38.00 / 38.12 → 38.06 | -4.9 % | 0.3 % | FASTER |
+| device ms per verify round | 20.00 / 20.04 → 20.02 | 19.00 / 19.06 → 19.03 | -4.9 % | 0.3 % | FASTER |
 | tokens per round | 2.800 / 2.800 → 2.800 | 2.800 / 2.800 → 2.800 | equal | 0.0 % | SAME |
 | acceptance, % | 45.00 / 45.00 → 45.00 | 45.00 / 45.00 → 45.00 | equal | 0.0 % | SAME |
 | maths, tokens/s | 100.00 / 99.80 → 99.90 | 105.3 / 104.9 → 105.1 | +5.2 % | 0.3 % | FASTER |
@@ -192,8 +193,8 @@ def test_a_process_that_dies_or_hangs(body, limit, said, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--size", "huge"], "--size = 'huge': allowed are tiny, small, full"),
-        (["--checks", "huge"], "--checks = 'huge': allowed are tiny, small, full"),
+        (["--size", "huge"], "--size = 'huge': allowed are tiny, small, medium, full"),
+        (["--checks", "huge"], "--checks = 'huge': allowed are tiny, small, medium, full"),
         (["--floor", "0"], "--floor = 0: must be above 0 and finite"),
         (["--timeout", "nan"], "--timeout = nan: must be above 0 and finite"),
         (["--a", "--slots 0"], "--a = '--slots 0': --slots = 0: must be an integer, from 1 to 8"),
