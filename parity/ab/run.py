@@ -28,7 +28,7 @@ from .screens import SIZES
 from .structs import Arm, ArmRun, Check, Checks, Output, Parity, Report
 
 PARITY = {
-    "tiny": ("accuracy", "--quick", "--op", "attend", "--format", "int8"),
+    "tiny": ("accuracy", "selection", "--quick", "--op", "attend", "--op", "select"),
     "small": ("accuracy", "selection", "split", "--quick"),
     "medium": ("accuracy", "selection", "split", "--quick"),
     "full": ("accuracy", "selection", "split", "pages", "verify-batch"),

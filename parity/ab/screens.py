@@ -1,8 +1,8 @@
 """The two screens: texts that are continued, and prompts that are read, each another text.
 
 They are those with which the change proposals were measured, on the golden model. ``full`` has their numbers of tokens;
-``small`` has fewer, so that two cores run four arms in about a minute; ``medium`` has long contexts, for a GPU whose time
-is short. ``tiny`` tries the command: its times say nothing.
+``small`` has fewer, so that two cores run four arms in about a minute; ``medium`` has long contexts, for a GPU of which
+time is short. ``tiny`` tries the command: its times say nothing.
 """
 
 import random
