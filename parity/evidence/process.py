@@ -71,8 +71,8 @@ def run(
     where: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Run ``command`` (list of strings) for at most ``seconds``, in the folder ``where`` and in ``environment``, or else
-    in those of this process; returns :class:`Finished`.
+    """Run ``command`` (list of strings) for at most ``seconds``, in the folder ``where`` and in ``environment``, each
+    this process's own unless given; returns :class:`Finished`.
 
     A child that is stopped is stopped with all that it started. A command that cannot be started raises OSError.
     """
