@@ -194,7 +194,7 @@ def checks(arm: Arm, size: screens.Size, logits: Path | None = None) -> Checks:
         np.savez(logits, allow_pickle=False, **scored)
     needles = {}
     for context, depth in size.needles:
-        held = needle.found(backend, context, depth, arm.page_size, arm.kv_format)
+        held, _ = needle.find(backend, context, depth, arm.page_size, arm.kv_format)
         needles[held.name.removeprefix("needle at ")] = held.passed
     return Checks(backend.arithmetic, found, needles)
 
@@ -223,7 +223,7 @@ def _seven(arm: Arm, backend: Backend, size: screens.Size) -> list[SevenText]:
             golden = None
             if held:
                 part = size.part if name in seven.ANSWERS else seven.WHOLE
-                compared = seven.compare_text(name, made, part)
+                compared = seven.held_to_golden(name, made, part)
                 golden = "" if compared.passed else "; ".join(compared.notes)
             tokens = [int(token) for token in made.tokens]
             found.append(SevenText(name, tokens, digest(made.tokens), digest(made.logits), golden))

@@ -12,8 +12,9 @@ from functools import cache
 import numpy as np
 
 from qsa.golden.families import text
+from qsa.golden.families.needle import DEPTHS
 
-from ..checks import needle
+from ..checks.needle import LENGTHS
 
 SHORT = (
     b"23 + 45 = ",
@@ -92,7 +93,7 @@ SIZES = {
         computations=tuple(text.COMPUTATIONS),
         part=text.PART,
         nll={"math": 1024, "text": 1024},
-        needles=((needle.LENGTHS[0], needle.DEPTHS[1]),),
+        needles=((LENGTHS[0], DEPTHS[1]),),
         limit=900.0,
     ),
     "medium": Size(
@@ -106,7 +107,7 @@ SIZES = {
         computations=tuple(text.COMPUTATIONS),
         part=text.PART,
         nll={"math": 1024, "text": 1024},
-        needles=tuple((needle.LENGTHS[0], depth) for depth in needle.DEPTHS),
+        needles=tuple((LENGTHS[0], depth) for depth in DEPTHS),
         limit=1800.0,
     ),
     "full": Size(
@@ -120,7 +121,7 @@ SIZES = {
         computations=tuple(text.COMPUTATIONS),
         part=0,
         nll={"math": 8192, "text": 8192},
-        needles=tuple((context, depth) for context in needle.LENGTHS for depth in needle.DEPTHS),
+        needles=tuple((context, depth) for context in LENGTHS for depth in DEPTHS),
         limit=7200.0,
     ),
 }
