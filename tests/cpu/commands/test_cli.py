@@ -331,7 +331,8 @@ def test_a_verb_is_parsed_without_the_others(monkeypatch):
     cli.parser("env").parse_args(["env"])
     assert imported == [".environment"]
     cli.parser("no-such-verb")
-    assert len(imported) == 1 + len(cli.VERBS)
+    ours = [name for name in imported if name.startswith(".")]
+    assert ours == [".environment", *(f".{module}" for module in cli.VERBS.values())]
 
 
 def test_a_shell_gets_completions(tmp_path):
@@ -349,8 +350,7 @@ def test_a_shell_gets_completions(tmp_path):
 
 
 def test_every_command_is_a_verb():
-    modules = {path.stem for path in (ROOT / "parity" / "commands").glob("*.py") if "add_parser(" in path.read_text()}
-    modules = {
-        name for name in modules if "subparsers.add_parser(" in (ROOT / f"parity/commands/{name}.py").read_text()
-    }
+    files = (ROOT / "parity" / "commands").glob("*.py")
+    # The options of `qsa parity` have a file of their own, which is no verb.
+    modules = {path.stem for path in files if "add_parser(" in path.read_text()} - {"parity_options"}
     assert {f"commands.{name}" for name in modules} == set(cli.VERBS.values()) - {"environment"} and len(modules) >= 10
