@@ -4,8 +4,7 @@ Every check runs tiny texts on the exact NumPy backend, or a part of the engine 
 made by the unchanged code and by ``reference/exact`` (``engine_runs/model.py``). The table takes seconds.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from qsa.engine import (
@@ -26,7 +25,7 @@ from qsa.engine import (
 from qsa.model import ple, state, text_model
 
 from .engine_runs import draw_mutants, parts, slots, texts
-from .patching import Change, Row, edits, run
+from .patching import Row, edits, forgetful, run
 
 CHECKS = texts.CHECKS | slots.CHECKS | parts.CHECKS
 
@@ -210,21 +209,10 @@ MUTANTS = [
 """Every engine mutant, by kind."""
 
 
-def _forgetful(change: Change) -> Change:
-    """``change``, with what the engine keeps made anew before and after: option rows and identities of models."""
-
-    def forget() -> None:
-        device_sampling.option_row.cache_clear()
-        identity._identities.clear()
-
-    @contextlib.contextmanager
-    def changed() -> Iterator[None]:
-        with change():
-            forget()
-            yield
-        forget()
-
-    return changed
+def _forget() -> None:
+    """Drop what the engine keeps: option rows and identities of models."""
+    device_sampling.option_row.cache_clear()
+    identity._identities.clear()
 
 
 def count(sample: bool = False) -> int:
@@ -235,5 +223,5 @@ def count(sample: bool = False) -> int:
 def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: None) -> list[Row]:
     """The :class:`~.patching.Row` of every engine mutant, behind that of the unchanged code; with ``sample`` of one of
     each kind. ``on_result`` is called with each. A mutant whose words are gone from the source is not caught."""
-    mutants = [replace(mutant, change=_forgetful(mutant.change)) for mutant in MUTANTS]
+    mutants = [replace(mutant, change=forgetful(mutant.change, _forget)) for mutant in MUTANTS]
     return run(mutants, CHECKS, sample, on_result)

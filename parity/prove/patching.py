@@ -86,6 +86,19 @@ def together(*changes: Change) -> Change:
     return change
 
 
+def forgetful(change: Change, forget: Callable[[], object]) -> Change:
+    """``change``, before and after which ``forget`` is called: what the code keeps was made by other code."""
+
+    @contextlib.contextmanager
+    def changed() -> Iterator[None]:
+        with change():
+            forget()
+            yield
+        forget()
+
+    return changed
+
+
 def edits(kind: str, owner: Any, function: str, *found: tuple[Any, ...]) -> list[CodeMutant]:
     """Mutants of one function of a module or class, each as (name, words of the source, the words in their place, names
     of the checks)."""

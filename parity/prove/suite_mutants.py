@@ -4,7 +4,6 @@ A judge that has become too kind passes what it should fail. So every check here
 (``sentinels/verdicts.py``), or a part of the suite by itself (``sentinels/parts.py``).
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -22,7 +21,7 @@ from ..compare import margins as classes
 from ..compare.remembered import forget
 from ..contract import domain, ids, kernel, own_storage
 from ..isolation import messages, remote
-from .patching import Change, CodeMutant, Row, edits, patch, run
+from .patching import Change, CodeMutant, Row, edits, forgetful, patch, run
 from .sentinels import bound_mutants, parts, verdicts
 
 CHECKS = verdicts.CHECKS | parts.CHECKS
@@ -319,19 +318,6 @@ MUTANTS = [
 """Every suite mutant, by kind."""
 
 
-def _forgetful(change: Change) -> Change:
-    """``change``, with the results that the judge keeps made anew before and after."""
-
-    @contextlib.contextmanager
-    def changed() -> Iterator[None]:
-        with change():
-            forget()
-            yield
-        forget()
-
-    return changed
-
-
 def count(sample: bool = False) -> int:
     """The number of :func:`rows`."""
     return 1 + (len({mutant.kind for mutant in MUTANTS}) if sample else len(MUTANTS))
@@ -340,4 +326,6 @@ def count(sample: bool = False) -> int:
 def rows(sample: bool = False, on_result: Callable[[Row], object] = lambda row: None) -> list[Row]:
     """The :class:`~.patching.Row` of every suite mutant, behind that of the unchanged code; with ``sample`` of one of
     each kind. ``on_result`` is called with each. A mutant whose words are gone from the source is not caught."""
-    return run([replace(mutant, change=_forgetful(mutant.change)) for mutant in MUTANTS], CHECKS, sample, on_result)
+    return run(
+        [replace(mutant, change=forgetful(mutant.change, forget)) for mutant in MUTANTS], CHECKS, sample, on_result
+    )

@@ -11,7 +11,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.layers.rope import rope_table
 
 from ..mutant import EXACT, Right, mutant
-from .changes import ROWS, address, but, cached, kvs_of
+from .changes import ROWS, address, but, kvs_of
 
 REWIND = "D: appends are never repeated"
 
@@ -202,13 +202,6 @@ def _position(right: Right, a: Any) -> Any:
     return right(but(a, steps=steps))
 
 
-for _name in ("k", "v", "table", "steps"):
-
-    @_kv(f"append_kv: {_name} kept of the first call with this array", "D: the same arrays again")
-    def _stale(right: Right, a: Any, name: str = _name) -> Any:
-        return right(cached(a, name))
-
-
 def _index(name: str, kind: str, arithmetics: tuple[str, ...] = ("exact", "float")) -> Callable[..., Any]:
     return mutant("append_index", f"append_index: {name}", kind, arithmetics)
 
@@ -381,10 +374,3 @@ def _this_call(right: Right, a: Any) -> Any:
     if a.steps[:, 0].max(initial=-1) % 4 == 3 and len(a.steps) < 4:
         a.index.tail[:] = 0
     return right(a)
-
-
-for _name in ("raw", "steps", "weight", "rope"):
-
-    @_index(f"{_name} kept of the first call with this array", "D: the same arrays again")
-    def _index_stale(right: Right, a: Any, name: str = _name) -> Any:
-        return right(cached(a, name))

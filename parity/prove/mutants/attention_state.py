@@ -13,16 +13,12 @@ STALE = "D: the same arrays again with changed contents"
 NARROW = "D: 16-bit tables, 32-bit offsets, limits at 2^17 to 2^21 cells"
 
 
-def _stale(name: str, schedule: str | None = None) -> None:
-    text = f"{schedule}: " if schedule else ""
-
-    @mutant("attend", f"{text}{name} kept of the first call with this array", STALE)
+def _stale(name: str, schedule: str) -> None:
+    @mutant("attend", f"{schedule}: {name} kept of the first call with this array", STALE)
     def stale(right: Right, a: Any) -> Any:
-        return right(cached(a, name) if schedule in (None, a.schedule) else a)
+        return right(cached(a, name) if a.schedule == schedule else a)
 
 
-for _name in ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots"):
-    _stale(_name)
 for _schedule in OPERATIONS["attend"].schedules:
     _stale("table", _schedule)
     _stale("ids", _schedule)

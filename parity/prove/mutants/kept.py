@@ -1,4 +1,4 @@
-"""Kernels that keep an argument and know it again by some of its elements."""
+"""Kernels that keep an argument of an earlier call and know it again by its address, or by some of its elements."""
 
 from typing import Any
 
@@ -6,18 +6,27 @@ from ...checks.changed_contents import ARGUMENTS
 from ..mutant import Right, mutant
 from .changes import cached
 
+KIND = "D: the same arrays again with changed contents"
+
 STRIDE = 97
 """One element of so many is looked at."""
 
 
 def _kept(operation: str, name: str) -> None:
-    @mutant(operation, f"{operation}: {name} known again by a fingerprint", "D: the same arrays again")
+    @mutant(operation, f"{operation}: {name} kept of the first call with this array", KIND)
     def kept(right: Right, a: Any) -> Any:
+        return right(cached(a, name))
+
+
+def _known_again(operation: str, name: str) -> None:
+    @mutant(operation, f"{operation}: {name} known again by a fingerprint", KIND)
+    def known_again(right: Right, a: Any) -> Any:
         return right(cached(a, name, stride=STRIDE))
 
 
 for _operation, _names in ARGUMENTS.items():
     for _name in _names:
+        _kept(_operation, _name)
         # Of two slots there is no one element that changes alone, and step records are small: they are compared whole.
         if _name not in ("slots", "steps"):
-            _kept(_operation, _name)
+            _known_again(_operation, _name)

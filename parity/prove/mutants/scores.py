@@ -10,7 +10,7 @@ from qsa.kernels.ops import OPERATIONS
 from qsa.reference.block_scores import TAIL_BONUS
 
 from ..mutant import EXACT, Right, mutant
-from .changes import ROWS, address, but, cached
+from .changes import ROWS, address, but
 
 
 def _index(a: Any, **arrays: np.ndarray) -> Any:
@@ -206,13 +206,6 @@ def _compacted(right: Right, a: Any) -> Any:
     moved = np.full_like(out, -np.inf)
     moved[: used.sum()] = out[used]
     return moved
-
-
-for _name in ("q_idx", "pooled", "dead", "steps"):
-
-    @mutant("block_scores", f"block_scores: {_name} kept of the first call with this array", "D: the same arrays again")
-    def _stale(right: Right, a: Any, name: str = _name) -> Any:
-        return right(cached(a, name))
 
 
 @mutant("block_scores", "scores kept by the address of the query", "D: outputs cached by pointer")

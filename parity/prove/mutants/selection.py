@@ -10,7 +10,7 @@ from qsa.kernels.ops import OPERATIONS
 from qsa.reference.geometry import step_records
 
 from ..mutant import EXACT, Right, mutant
-from .changes import ROWS, address, but, cached
+from .changes import ROWS, address, but
 
 CUT = "D: the cut in each class of values"
 
@@ -222,13 +222,6 @@ def _first_row(right: Right, a: Any) -> Any:
     same = (a.steps[:, 1] == a.steps[0, 1]) | (a.steps[:, 3] == a.steps[0, 3])
     out[same] = out[0]
     return out
-
-
-for _name in ("scores", "steps"):
-
-    @mutant("select", f"select: {_name} kept of the first call with this array", "D: the same arrays again")
-    def _stale(right: Right, a: Any, name: str = _name) -> Any:
-        return right(cached(a, name))
 
 
 @mutant("select", "select: ids kept by the address of the scores", "D: outputs cached by pointer")
