@@ -20,7 +20,7 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
 
     raw    [rows, idx_dim], neither normed nor rotated; the row of cell 0 also makes the dead key
     steps  [rows, 4] int32; a row with pos -1 appends nothing
-    index  :class:`Index` of dtype float64
+    index  :class:`Index` of dtype float64; of the format ``int16`` the float64 keys are encoded
 
     Returns True. Raises ValueError on mismatched shapes or a block beyond the buffers; nothing is written then. Source:
     published model code; the dead key as design section 2 defines it.
@@ -32,10 +32,10 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
             continue
         block, offset = divmod(pos, index.geometry.ratio)
         if pos == 0:
-            index.dead[:] = _norm_rotate(row.copy(), index, index.rope0)
+            index.set_dead(_norm_rotate(row.copy(), index, index.rope0))
         if offset < len(index.tail):
             index.tail[offset] = row
         else:
             pooled = (index.tail.sum(axis=0) + row) / index.geometry.ratio
-            index.pooled[block] = _norm_rotate(pooled, index, index.rope[block])
+            index.set_pooled(block, _norm_rotate(pooled, index, index.rope[block]))
     return True

@@ -17,7 +17,7 @@ def check_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.nda
     rows = len(q_idx)
     check_steps(steps, rows)
     index.check_blocks(steps)
-    if out is not None and check_output("out", out, index.pooled.dtype).shape != (rows, index.max_blocks):
+    if out is not None and check_output("out", out, index.tail.dtype).shape != (rows, index.max_blocks):
         raise ValueError(f"out: shape {out.shape}: must be {(rows, index.max_blocks)}")
 
 
@@ -25,7 +25,7 @@ def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.nda
     """score(b) = sum over heads of relu(key_b . q_h); block n_bid has the dead key, and 1e9 more when it holds cells.
 
     q_idx  [rows, idx_heads, idx_dim], normed and rotated at the row's own position
-    index  its ``pooled`` and ``dead`` are read
+    index  its ``pooled`` and ``dead`` are read, of the format ``int16`` what their codes stand for
     steps  [rows, 4] int32
 
     Returns float64 [rows, max_blocks] (or ``out``): blocks 0 to n_bid are written, later ones are left as they are
@@ -39,7 +39,7 @@ def block_scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.nda
     for row, (_, n_kv, n_bid, _) in enumerate(steps.tolist()):
         if n_kv == 0:
             continue
-        keys = np.concatenate([index.pooled[:n_bid], index.dead[None]]).astype(np.float64)
+        keys = np.concatenate([index.pooled_values(slice(n_bid)), index.dead_values()[None]])
         dots = keys @ q_idx[row].astype(np.float64).T
         out[row, : n_bid + 1] = np.where(dots <= 0, 0, dots).sum(axis=1)
         if n_kv % index.geometry.ratio:

@@ -64,7 +64,7 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
     """
     check_rows(raw, steps, index)
     raw = np.ascontiguousarray(raw, np.float32)
-    if index.pooled.dtype != np.float32:
+    if index.tail.dtype != np.float32 or index.format != "fp32":
         return refuse("append_index", "format")
     g = index.geometry
     if g.ratio < 2:

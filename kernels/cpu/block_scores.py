@@ -135,7 +135,7 @@ def block_scores(
         check_schedule("block_scores", schedule)
     check_scores(q_idx, index, steps, out)
     q_idx = np.ascontiguousarray(q_idx, np.float32)
-    if index.pooled.dtype != np.float32:
+    if index.tail.dtype != np.float32 or index.format != "fp32":
         return refuse("block_scores", "format")
     if out is None:
         out = np.full((len(q_idx), index.max_blocks), -np.inf, np.float32)

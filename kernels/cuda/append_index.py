@@ -144,7 +144,7 @@ def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex, *, pl
     if plan is not None:
         check_plan(plan, NAME, g)
     else:
-        key, plan = _plans.find(lambda: (*stream_key(), raw.shape, index.pooled.shape, id(g)))
+        key, plan = _plans.find(lambda: (*stream_key(), raw.shape, index.format, index.pooled.shape, id(g)))
     if plan is None:
         check_array("raw", raw, "float32", (len(raw), g.idx_dim), alignment=4)
         check_array("steps", steps, "int32", (len(raw), 4), alignment=4)
@@ -159,6 +159,8 @@ def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex, *, pl
 def _make_plan(index: DeviceIndex, rows: int, stream: Any = None) -> Plan | str:
     """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
     g = index.geometry
+    if index.format != "fp32":
+        return "format"
     if not fits(g):
         return "geometry"
     operands = [

@@ -76,6 +76,8 @@ def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out
 def _make_plan(index: DeviceIndex, rows: int, schedule: str, stream: Any = None) -> Plan | str:
     """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
     g, max_blocks = index.geometry, index.max_blocks
+    if index.format != "fp32":
+        return "format"
     if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
         return "geometry"
     if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
@@ -153,7 +155,7 @@ def block_scores(
     else:
         key, plan = _plans.find(
             lambda: (
-                *(stream_key(), q_idx.shape, index.pooled.shape, id(index.geometry), schedule),
+                *(stream_key(), q_idx.shape, index.format, index.pooled.shape, id(index.geometry), schedule),
                 switches().scores_transposed,
             )
         )

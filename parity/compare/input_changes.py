@@ -17,7 +17,7 @@ from qsa.reference.kv import PagedKV, Pool
 
 from .element import bit_patterns, bits_text, element
 
-WRITTEN = {"append_kv": (".codes", ".scale"), "append_index": (".tail", ".dead", ".pooled")}
+WRITTEN = {"append_kv": (".codes", ".scale"), "append_index": (".tail", ".dead", ".pooled", "_exponent")}
 """Operation -> endings of the names of the arrays that it writes. All others are inputs."""
 
 WHOLE = 64 << 20

@@ -27,8 +27,8 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
 
     pooled = (((k0 + k1) + k2) + k3) * (1/ratio); norm: x * (1 / sqrt(ss/dim + eps)) * weight, ss in the lane tree,
     products left to right; rotation of the pairs (i, i + n_rot/2) by the index's cos and sin, every product and sum
-    rounded. The dead key is the norm of cell 0's raw key, rotated at position 0. A window gives the bytes of its rows
-    appended one by one.
+    rounded. The dead key is the norm of cell 0's raw key, rotated at position 0. The format ``int16`` encodes both
+    kinds of key at the end. A window gives the bytes of its rows appended one by one.
 
     Returns True. Raises ValueError on mismatched shapes or a block beyond the buffers; nothing is written then.
     """
@@ -40,12 +40,12 @@ def append_index(raw: np.ndarray, steps: np.ndarray, index: Index) -> bool:
             continue
         block, offset = divmod(pos, ratio)
         if pos == 0:
-            index.dead[:] = _norm_rotate(row, index, index.rope0)
+            index.set_dead(_norm_rotate(row, index, index.rope0))
         if offset < ratio - 1:
             index.tail[offset] = row
         else:
             total = index.tail[0]
             for key in (*index.tail[1:], row):
                 total = total + key
-            index.pooled[block] = _norm_rotate(total * np.float32(1 / ratio), index, index.rope[block])
+            index.set_pooled(block, _norm_rotate(total * np.float32(1 / ratio), index, index.rope[block]))
     return True

@@ -120,23 +120,29 @@ class DeviceKV:
 
 
 class DeviceIndex:
-    """The indexer's buffers of one slot on the device, with the fields of ``reference.index.Index``."""
+    """The indexer's buffers of one slot on the device, with the fields of ``reference.index.Index``.
+
+    Raises ValueError on an Index of float64, the truth's own.
+    """
 
     NAMES = ("tail", "dead", "pooled", "weight", "rope", "rope0")
+    EXPONENTS = ("dead_exponent", "pooled_exponent")
+    """Arrays of the format ``int16`` alone, else None."""
     tail: DeviceArray
     dead: DeviceArray
     pooled: DeviceArray
     weight: DeviceArray
     rope: DeviceArray
     rope0: DeviceArray
+    dead_exponent: DeviceArray | None
+    pooled_exponent: DeviceArray | None
 
     def __init__(self, index: Index) -> None:
-        if index.pooled.dtype != np.float32:
-            raise ValueError(f"index: {index.pooled.dtype}: a device index is float32")
-        xp = array_module()
-        self.geometry = index.geometry
-        for name in self.NAMES:
-            setattr(self, name, xp.array(getattr(index, name)))
+        if index.tail.dtype != np.float32:
+            raise ValueError(f"index: {index.tail.dtype}: a device index is float32")
+        self.geometry, self.format = index.geometry, index.format
+        for name in (*self.NAMES, *self.EXPONENTS):
+            setattr(self, name, to_device(getattr(index, name)))
 
     @property
     def max_blocks(self) -> int:
@@ -188,9 +194,9 @@ def to_host(x: Any) -> Any:
         return PagedKV(pool, as_numpy(x.table), host)
     if isinstance(x, DeviceIndex):
         index = Index.__new__(Index)
-        index.geometry = x.geometry
-        for name in x.NAMES:
-            setattr(index, name, as_numpy(getattr(x, name)))
+        index.geometry, index.format = x.geometry, x.format
+        for name in (*x.NAMES, *x.EXPONENTS):
+            setattr(index, name, to_host(getattr(x, name)))
         return index
     if isinstance(x, (list, tuple)):
         return [to_host(item) for item in x]
