@@ -21,8 +21,8 @@ def _norm_rotate(x: np.ndarray, index: Index, rope: np.ndarray) -> np.ndarray:
 def whole_context(raw: np.ndarray, index: Index) -> Index:
     """``index`` after the raw keys [n, idx_dim] float32 of cells 0 to n - 1: tail, dead key and pooled keys.
 
-    index  a new Index of dtype float32. Behind the open cells its tail stays as it is; the row-by-row form leaves keys
-           of the last block there, which have no meaning.
+    index  a new Index of dtype float32, of any format. Behind the open cells its tail stays as it is; the row-by-row
+           form leaves keys of the last block there, which have no meaning.
 
     Returns the index. Raises ValueError when the cells do not fit it.
     """
@@ -31,11 +31,12 @@ def whole_context(raw: np.ndarray, index: Index) -> Index:
     if blocks >= index.max_blocks:
         raise ValueError(f"raw: {len(raw)} cells: the index holds {index.max_blocks} blocks, the spare one included")
     if len(raw):
-        index.dead[:] = _norm_rotate(raw[:1], index, index.rope0[None])[0]
+        index.set_dead(_norm_rotate(raw[:1], index, index.rope0[None])[0])
     if blocks:
         total = raw[0 : blocks * ratio : ratio]
         for offset in range(1, ratio):
             total = total + raw[offset : blocks * ratio : ratio]
-        index.pooled[:blocks] = _norm_rotate(total * np.float32(1 / ratio), index, index.rope[:blocks])
+        keys = _norm_rotate(total * np.float32(1 / ratio), index, index.rope[:blocks])
+        index.set_pooled(slice(blocks), keys)
     index.tail[:tail] = raw[blocks * ratio :]
     return index
