@@ -1,4 +1,4 @@
-"""``block_scores``: the lane tree of many blocks at once.
+"""``block_scores``: the lane tree of many blocks at once. Encoded keys have a file beside this one.
 
 Source: design section 4; the bits are those of ``reference/exact/block_scores.py``. A tile of blocks is laid out dim by
 dim, so every addition of the tree is one vector operation over blocks, and all rows read the tile's keys once.
@@ -12,6 +12,7 @@ from qsa.reference.block_scores import TAIL_BONUS, check_scores
 from qsa.reference.index import Index
 
 from ..ops import check_schedule, refuse
+from . import block_scores_int16
 from .jit import kernel
 from .products.form import WIDE
 from .products.tile import transpose_words
@@ -117,36 +118,48 @@ def _dead(q, dead, steps, ratio, out):
         out[row, n_bid] = total if total == total else NAN
 
 
+def _scores(q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray) -> None:
+    """Write the scores of keys that are float32; the arguments have been checked."""
+    row_groups = -(-len(q_idx) // ROWS)
+    items = row_groups * -(-int(steps[:, 2].max(initial=0)) // TILE)
+    alone = items * TILE * q_idx.size < ALONE
+    share(alone, items, _tiles, row_groups, q_idx, np.ascontiguousarray(index.pooled), steps, out)
+    _dead(q_idx, np.ascontiguousarray(index.dead), steps, index.geometry.ratio, out)
+
+
 def block_scores(
     q_idx: np.ndarray, index: Index, steps: np.ndarray, out: np.ndarray | None = None, *, schedule: str | None = None
 ) -> np.ndarray | Literal[False]:
     """Scores of every block for every row; arguments, result and errors as ``reference.exact.block_scores``.
 
     q_idx     [rows, idx_heads, idx_dim] float32, normed and rotated at the row's own position
-    index     its ``pooled`` and ``dead`` (float32) are read
+    index     its ``pooled`` and ``dead`` are read, of either format
     steps     [rows, 4] int32
     out       [rows, max_blocks] of any layout, or None
     schedule  any of the operation's: they are ways to cut the work over a device, and here one kernel for any rows
 
     Returns float32 [rows, max_blocks] (or ``out``), of which blocks 0 to n_bid are written. Returns False, with nothing
-    written, for an index that is not float32. Raises ValueError on an unknown schedule.
+    written, for an index that is not float32, or one of encoded keys of more than 512 dims. Raises ValueError on an
+    unknown schedule.
     """
     if schedule is not None:
         check_schedule("block_scores", schedule)
     check_scores(q_idx, index, steps, out)
     q_idx = np.ascontiguousarray(q_idx, np.float32)
-    if index.tail.dtype != np.float32 or index.format != "fp32":
+    if index.tail.dtype != np.float32:
         return refuse("block_scores", "format")
+    coded = index.format == "int16"
+    if coded and not block_scores_int16.takes(index):
+        return refuse("block_scores", "geometry")
     if out is None:
         out = np.full((len(q_idx), index.max_blocks), -np.inf, np.float32)
     steps = np.ascontiguousarray(steps)
     direct = out.dtype == np.float32 and out.flags.c_contiguous
     result = out if direct else np.empty(out.shape, np.float32)
-    row_groups = -(-len(q_idx) // ROWS)
-    items = row_groups * -(-int(steps[:, 2].max(initial=0)) // TILE)
-    alone = items * TILE * q_idx.size < ALONE
-    share(alone, items, _tiles, row_groups, q_idx, np.ascontiguousarray(index.pooled), steps, result)
-    _dead(q_idx, np.ascontiguousarray(index.dead), steps, index.geometry.ratio, result)
+    if coded:
+        block_scores_int16.scores(q_idx, index, steps, result)
+    else:
+        _scores(q_idx, index, steps, result)
     if not direct:
         written = (np.arange(index.max_blocks) <= steps[:, 2:3]) & (steps[:, 1:2] != 0)
         out[written] = result[written]

@@ -15,7 +15,7 @@ import numpy as np
 
 from qsa.reference.exact.layers.linear import quantise
 from qsa.reference.geometry import Geometry, step_records
-from qsa.reference.index import Index
+from qsa.reference.index import INDEX_FORMATS, Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.sampler import Sampling
 
@@ -68,11 +68,12 @@ def _cells() -> None:
     g, steps = GEOMETRY, step_records(range(CELLS), "blocks", GEOMETRY)
     kv, values = PagedKV.new("int8", CELLS, geometry=g), _ones(CELLS, g.n_head_kv, g.head_dim)
     append_kv(values, values, kv, steps)
-    index = Index(CELLS // g.ratio + 1, _ones(g.idx_dim), g)
-    append_index(_ones(CELLS, g.idx_dim), steps, index)
-    scores = block_scores(_ones(CELLS, g.idx_heads, g.idx_dim), index, steps)
-    assert scores is not False
-    select(scores, steps, geometry=g)
+    for format in INDEX_FORMATS:
+        index = Index(CELLS // g.ratio + 1, _ones(g.idx_dim), g, format=format)
+        append_index(_ones(CELLS, g.idx_dim), steps, index)
+        scores = block_scores(_ones(CELLS, g.idx_heads, g.idx_dim), index, steps)
+        assert scores is not False
+        select(scores, steps, geometry=g)
 
 
 def _rows() -> None:

@@ -13,7 +13,7 @@ from qsa.kernels.ops import OPERATIONS
 from qsa.reference import exact
 from qsa.reference.append_kv import append_kv
 from qsa.reference.geometry import REAL, RULES, Geometry, step_records
-from qsa.reference.index import Index
+from qsa.reference.index import INDEX_FORMATS, Index, written
 from qsa.reference.kv import PagedKV
 from support.arrays import generator
 from support.attention import SMALL
@@ -30,12 +30,12 @@ def kv_bytes(kv):
 
 def index_bytes(index):
     """Every byte that ``append_index`` writes."""
-    return [array.tobytes() for array in (index.tail, index.dead, index.pooled)]
+    return [getattr(index, name).tobytes() for name in written(index)]
 
 
-def new_index(rng, blocks, geometry=REAL):
+def new_index(rng, blocks, geometry=REAL, format="fp32"):
     """An Index of random norm weights."""
-    return Index(blocks, rng.standard_normal(geometry.idx_dim).astype(np.float32), geometry)
+    return Index(blocks, rng.standard_normal(geometry.idx_dim).astype(np.float32), geometry, format=format)
 
 
 def test_float16_in_bits():
@@ -110,10 +110,15 @@ def test_append_kv_that_fails_writes_nothing(fmt, fault):
     assert str(ours.value) == str(reference.value)
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(-20, 20))
-def test_append_index_writes_the_exact_bytes_at_any_cut(seed, windows, exponent):
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(-20, 20),
+    st.sampled_from(INDEX_FORMATS),
+)
+def test_append_index_writes_the_exact_bytes_at_any_cut(seed, windows, exponent, format):
     rng = generator(seed)
-    ours = new_index(rng, 20, TINY)
+    ours = new_index(rng, 20, TINY, format)
     want = copy.deepcopy(ours)
     raw = (rng.standard_normal((sum(windows), TINY.idx_dim)) * 2.0**exponent).astype(np.float32)
     exact.append_index(raw, step_records(range(len(raw))), want)
@@ -126,16 +131,42 @@ def test_append_index_writes_the_exact_bytes_at_any_cut(seed, windows, exponent)
     assert index_bytes(ours) == index_bytes(want)
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(-1, 900), min_size=1, max_size=9), st.booleans())
-def test_block_scores_give_the_exact_bytes(seed, positions, special):
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_keys_that_are_not_finite_are_encoded_as_such(wrong):
+    """Of pooled keys and of the dead key; a zero key and subnormal ones beside them."""
+    rng = generator(4)
+    ours = new_index(rng, 20, TINY, "int16")
+    ours.weight[:] = 1e-38
+    want = copy.deepcopy(ours)
+    raw = rng.standard_normal((16, TINY.idx_dim)).astype(np.float32)
+    raw[0, 3], raw[4:8], raw[8:12] = wrong, 0, 2.0**-140
+    with np.errstate(invalid="ignore"):
+        exact.append_index(raw, step_records(range(16)), want)
+    assert cpu.append_index(raw, step_records(range(16)), ours) is True
+    assert index_bytes(ours) == index_bytes(want)
+    assert ours.pooled_exponent[:4].tolist()[:2] == [32767, 0] and ours.dead_exponent[0] == 32767
+    assert ours.pooled_exponent[3] < -120
+
+
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(-1, 900), min_size=1, max_size=9),
+    st.booleans(),
+    st.sampled_from(INDEX_FORMATS),
+    st.sampled_from([-250, -140, -60, 0, 60, 120]),
+)
+def test_block_scores_give_the_exact_bytes(seed, positions, special, format, exponent):
     rng = generator(seed)
-    index = new_index(rng, 230, TINY)
-    index.pooled[:] = rng.standard_normal(index.pooled.shape)
-    index.dead[:] = rng.standard_normal(index.dead.shape)
-    q = rng.standard_normal((len(positions), 3, 64)).astype(np.float32)
+    index = new_index(rng, 230, TINY, format)
+    # Keys of very different sizes, encoded ones near every end of float32.
+    power = np.ldexp(1.0, np.clip(exponent + rng.integers(-9, 9, (231, 1)), -148, 124))
+    keys = (rng.standard_normal((231, TINY.idx_dim)) * power).astype(np.float32)
+    q = (rng.standard_normal((len(positions), 3, 64)) * 2.0 ** rng.integers(-20, 20)).astype(np.float32)
     if special:
-        q[0, 1, 2], q[-1, 0, 5], index.pooled[7, 3] = np.nan, np.inf, -np.inf
-        index.pooled[9], q[-1, 2] = -0.0, 0.0
+        q[0, 1, 2], q[-1, 0, 5], keys[7, 3] = np.nan, np.inf, -np.inf
+        keys[9], q[-1, 2] = -0.0, 0.0
+    index.set_pooled(slice(None), keys[:230])
+    index.set_dead(keys[230])
     steps = step_records(positions)
     out = np.full((len(q), 230), 7, np.float32)
     want = exact.block_scores(q, index, steps, out.copy())
@@ -146,13 +177,32 @@ def test_block_scores_give_the_exact_bytes(seed, positions, special):
     assert strided.astype(np.float32).tobytes() == want.tobytes()
 
 
-def test_block_scores_of_more_rows_than_one_work_item():
+@pytest.mark.parametrize("format", INDEX_FORMATS)
+def test_block_scores_of_more_rows_than_one_work_item(format):
     rng = generator(3)
-    index = new_index(rng, 80, TINY)
-    index.pooled[:] = rng.standard_normal(index.pooled.shape)
+    index = new_index(rng, 80, TINY, format)
+    index.set_pooled(slice(None), rng.standard_normal(index.pooled.shape))
     q = rng.standard_normal((150, 3, 64)).astype(np.float32)
     steps = step_records(rng.integers(-1, 300, 150))
     assert cpu.block_scores(q, index, steps).tobytes() == exact.block_scores(q, index, steps).tobytes()
+
+
+@pytest.mark.parametrize("dims", [128, 512])
+def test_the_largest_sums_of_encoded_keys(dims):
+    """Every product at its largest, of one sign: nothing overflows on the way to the one rounding."""
+    geometry = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=3, idx_dim=dims, budget=32)
+    index, q = Index(40, np.ones(dims), geometry, format="int16"), np.full((1, 3, dims), -32639, np.float32)
+    index.set_pooled(slice(None), np.full((40, dims), -32639))
+    q[0, 1, ::2], q[0, 2] = 32639, -32513 + np.arange(dims) % 3
+    steps = step_records([158])
+    got = cpu.block_scores(q, index, steps)
+    assert got.tobytes() == exact.block_scores(q, index, steps).tobytes() and got[0, 0] > dims * 2.0**30
+
+
+def test_encoded_keys_of_too_many_dims_are_refused():
+    geometry = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_heads=3, idx_dim=544, budget=32)
+    index = Index(4, np.ones(544), geometry, format="int16")
+    assert cpu.block_scores(np.ones((1, 3, 544), np.float32), index, step_records([7])) is False
 
 
 SPECIAL = (0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf, 1e9, 1e-45, -1e-45, 1.0, np.nextafter(np.float32(1), 2))
