@@ -21,7 +21,7 @@ from qsa.reference.kv import PagedKV
 
 from .compare.remembered import digest
 from .contract import Kernel, OwnIndex, OwnKV, UnsupportedError, declared, load, own_storage, rounded
-from .contract.domain import check_heads, check_ids, check_pools, check_rule, check_steps, check_values
+from .contract.domain import check_heads, check_ids, check_index, check_pools, check_rule, check_steps, check_values
 from .contract.ids import to_blocks, to_cells
 from .contract.kernel import GUARD, Gives, call
 from .contract.number_types import stored
@@ -202,8 +202,13 @@ class Backend:
         self.require("block_scores")
         check_steps("block_scores", self.declaration, steps)
         values = index.index if isinstance(index, OwnIndex) else index
-        seen = values.pooled[: int(steps[:, 2].max(initial=0))]
-        check_values("block_scores", self.declaration, q_idx=q_idx, pooled=seen, dead=values.dead)
+        check_index("block_scores", self.declaration, values)
+        seen = slice(int(steps[:, 2].max(initial=0)))
+        # A million encoded keys are not decoded for a backend that has an answer for all.
+        plain = values.format == "fp32" or (self.declaration.domain.nan and self.declaration.domain.infinity)
+        pooled = values.pooled[seen] if plain else values.pooled_values(seen)
+        dead = values.dead if plain else values.dead_values()
+        check_values("block_scores", self.declaration, q_idx=q_idx, pooled=pooled, dead=dead)
         keywords = self._schedule("block_scores", schedule)
         arguments = {"q_idx": self._typed("index_query", q_idx), "index": index, "steps": steps}
         return self._run("block_scores", arguments, keywords)
@@ -307,6 +312,7 @@ class Backend:
     def append_index(self, raw: np.ndarray, steps: np.ndarray, index: Index) -> Index:
         """The Index after appending; the one given may have changed too."""
         self.require("append_index")
+        check_index("append_index", self.declaration, index)
         check_steps("append_index", self.declaration, steps)
         check_values("append_index", self.declaration, raw=raw)
         arguments = {"raw": self._typed("raw_keys", raw), "steps": steps, "index": index}

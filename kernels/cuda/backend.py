@@ -41,5 +41,9 @@ __all__ = [
     "to_host",
 ]
 
-declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}
+declaration = {
+    "arithmetic": ["exact", "float"],
+    "index_formats": ["fp32", "int16"],
+    "invariance": ["repeat", "batch", "schedule", "pages"],
+}
 """What the backend declares under the judge (``parity/contract/declaration.py``)."""

@@ -33,12 +33,22 @@ OPERATIONS = {
     },
     "corners": {"format": EXACT_FORMATS, "rows": data.ROWS, "seed": data.SEEDS},
     "append_kv": {"format": (*data.FORMATS, data.OWN), "rows": range(1, 65), "seed": data.SEEDS},
-    "append_index": {"context": range(1, 2**16 + 1), "seed": data.SEEDS},
-    "block_scores": {"context": range(2**20 + 1), "rows": data.ROWS, "tail": data.TAILS, "seed": data.SEEDS},
+    "append_index": {
+        "context": range(1, 2**16 + 1),
+        "index_format": index_operations.INDEX_FORMAT,
+        "seed": data.SEEDS,
+    },
+    "block_scores": {
+        "context": range(2**20 + 1),
+        "rows": data.ROWS,
+        "tail": data.TAILS,
+        "index_format": index_operations.INDEX_FORMAT,
+        "seed": data.SEEDS,
+    },
     "kv_cycle": append_cover.KV_CYCLE,
     "index_cycle": append_cover.INDEX_CYCLE,
     "score_cover": score_cover.SCORE_COVER,
-    "score_corners": {"rows": data.ROWS, "seed": data.SEEDS},
+    "score_corners": {"rows": data.ROWS, "index_format": index_operations.INDEX_FORMAT, "seed": data.SEEDS},
     "gated": {
         "format": (*data.FORMATS, data.OWN),
         "context": range(2**24 + 1),
@@ -79,10 +89,12 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
                 yield dict(op="gated", format=format, context=context, rows=rows, tail=tail, seed=8)
         if backend is not None and backend.has("sparse_attention"):
             yield dict(op="sparse_attention", format=format, rule="blocks", context=8192, rows=3, tail=1, seed=9)
-    yield dict(op="append_index", context=2048, seed=5)
-    for context, rows, tail in ((0, 1, 3), (1024, 1, 0), (16384, 4, 2), (65536, 8, 1)):
-        yield dict(op="block_scores", context=context, rows=rows, tail=tail, seed=6)
-    yield dict(op="score_corners", rows=3, seed=10)
+    for index_format in index_operations.formats(backend):
+        named = index_operations.named(index_format)
+        yield dict(op="append_index", context=2048, **named, seed=5)
+        for context, rows, tail in ((0, 1, 3), (1024, 1, 0), (16384, 4, 2), (65536, 8, 1)):
+            yield dict(op="block_scores", context=context, rows=rows, tail=tail, **named, seed=6)
+        yield dict(op="score_corners", rows=3, **named, seed=10)
     yield from score_cover.cases(backend)
     yield from append_cover.cases(arithmetic, backend)
 

@@ -17,7 +17,7 @@ from qsa.reference.append_index import append_index as reference_index
 from qsa.reference.append_kv import append_kv as reference_kv
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
-from qsa.reference.index import Index
+from qsa.reference.index import Index, written
 from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
@@ -25,6 +25,7 @@ from ..compare.comparison import Comparison, equal, error, verdict
 from . import attend_inputs as data
 from .attention_cover import MIXED, PAGES, ROWS, SEEDS, UNUSED
 from .covering import cover
+from .index_operations import ENCODED, INDEX_FORMAT, encoding_bound, formats, named
 
 VALUES = ("ordinary", "zero", "huge", "tiny", "mixed", "overflow")
 """``huge``: scales at the end of fp16; ``tiny``: scales that are subnormal or 0 in fp16; ``mixed``: large first, small
@@ -56,6 +57,7 @@ INDEX_CYCLE: dict[str, Any] = {
     "unused": UNUSED,
     "start": STARTS,
     "base": BASES,
+    "index_format": INDEX_FORMAT,
     "seed": SEEDS,
 }
 """Parameters of ``index_cycle`` and their values."""
@@ -67,16 +69,19 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
     if backend is not None and not backend.declaration.domain.unused_rows:
         unused = ("none",)
     if backend is None or not backend.own_storage:
-        formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
-        values = dict(KV_CYCLE, format=(*formats, MIXED), unused=unused)
+        kv_formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
+        values = dict(KV_CYCLE, format=(*kv_formats, MIXED), unused=unused)
         del values["seed"]
         for number, case in enumerate(cover(values, _together)):
             yield {"op": "kv_cycle", **case, "seed": 41 + number}
     if backend is None or not backend.own_index:
-        values = dict(INDEX_CYCLE, unused=unused)
+        values = dict(INDEX_CYCLE, unused=unused, index_format=formats(backend))
         del values["seed"]
+        if len(formats(backend)) == 1:
+            del values["index_format"]
         for number, case in enumerate(cover(values, _used)):
-            yield {"op": "index_cycle", **case, "seed": 51 + number}
+            format = case.pop("index_format", "fp32")
+            yield {"op": "index_cycle", **case, **named(format), "seed": 51 + number}
 
 
 def _together(case: Any) -> bool:
@@ -219,14 +224,18 @@ def index_cycle(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     weight = 1 + inputs.uniform(seed, "cycle.weight", 1, REAL.idx_dim)[0]
     blocks = (start + rows) // REAL.ratio + 2
     exactly = backend.arithmetic == "exact"
-    index, right = (
-        Index(blocks, weight, dtype=kind, pos_base=recipe["base"])
-        for kind in (np.float32, np.float32 if exactly else np.float64)
-    )
+    format = recipe.get("index_format", "fp32")
+    index = Index(blocks, weight, pos_base=recipe["base"], format=format)
+    # The truth of a float kernel's encoded keys are the keys themselves.
+    right = Index(blocks, weight, pos_base=recipe["base"], format=format)
+    if not exactly:
+        right = Index(blocks, weight, dtype=np.float64, pos_base=recipe["base"])
     before = inputs.bell(seed, "cycle.before", 3, REAL.idx_dim)
     held = inputs.bell(seed, "cycle.held", blocks, REAL.idx_dim)
     for each in (index, right):
-        each.tail[:], each.pooled[:], each.dead[:] = before, held, before[0]
+        each.tail[:] = before
+        each.set_pooled(slice(None), held)
+        each.set_dead(before[0])
     found: list[Comparison] = []
     half = rows // 2
     first, rewound = (backend.rounded("raw_keys", _raw(recipe["values"], seed, rows, again)) for again in (False, True))
@@ -237,23 +246,35 @@ def index_cycle(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
         found += same_index(text, right, index, exactly, int(steps[rows - 1, 1]) % REAL.ratio if rows else 0)
         if not exactly:
             # What rounding has left must not be held against the next append.
-            index.pooled[:], index.dead[:] = right.pooled, right.dead
+            index.set_pooled(slice(None), right.pooled)
+            index.set_dead(right.dead)
     return found
 
 
 def same_index(text: str, right: Index, got: Index, exactly: bool, open_cells: int) -> list[Comparison]:
     """The bytes of an index, or its keys against float64 and the raw keys of its tail."""
-    pairs = (("pooled", right.pooled, got.pooled), ("dead", right.dead[None], got.dead[None]))
     if exactly:
+        pairs = [("pooled", right.pooled, got.pooled), ("dead", right.dead[None], got.dead[None])]
         found = [equal(f"append_index: {text}: {name}", a, b, ("key", "dim")) for name, a, b in pairs]
+        for name in written(right):
+            if name.endswith("_exponent"):
+                given = getattr(right, name), getattr(got, name)
+                found.append(equal(f"append_index: {text}: {name}", *given, ("key",)))
     else:
+        pairs = [
+            ("pooled", right.pooled_values(), got.pooled_values()),
+            ("dead", right.dead_values()[None], got.dead_values()[None]),
+        ]
         # Pool, norm and rotation: some 24 roundings, and 4 x where a pooled sum cancels.
         reason = (
             "24 roundings of float32 on the way to a key, with 4 x room for sums that cancel, and one of a subnormal"
         )
-        found = [
-            error(f"append_index: {text}: {name}", a, b, _key_bound(a), reason, ("key", "dim")) for name, a, b in pairs
-        ]
+        coded = got.format == "int16"
+        reason += ENCODED if coded else ""
+        found = []
+        for name, a, b in pairs:
+            bound = _key_bound(a) + (encoding_bound(a) if coded else 0)
+            found.append(error(f"append_index: {text}: {name}", a, b, bound, reason, ("key", "dim")))
     if open_cells:
         tail = right.tail[:open_cells].astype(got.tail.dtype)
         found.append(equal(f"append_index: {text}: tail", tail, got.tail[:open_cells], ("cell", "dim")))

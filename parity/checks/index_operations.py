@@ -9,7 +9,8 @@ from qsa.reference import exact
 from qsa.reference.append_index import append_index as reference_append
 from qsa.reference.block_scores import TAIL_BONUS
 from qsa.reference.geometry import REAL, step_records
-from qsa.reference.index import Index
+from qsa.reference.index import INDEX_FORMATS, Index
+from qsa.reference.key_codes import NOT_FINITE, encode
 
 from ..backend import Backend, UnsupportedError
 from ..compare import index_causes, twin
@@ -26,22 +27,59 @@ SPECIAL = ("nan", "inf", "-inf", "zero", "subnormal")
 """Keys of ``score_corners``, a block each in turn among ordinary ones."""
 
 
+INDEX_FORMAT = (None, *INDEX_FORMATS[1:])
+"""Values of the parameter ``index_format``; where it is missing the index is one of fp32."""
+
+
+def formats(backend: Backend | None) -> tuple[str, ...]:
+    """The index formats that ``backend`` declares, fp32 first."""
+    if backend is None:
+        return INDEX_FORMATS
+    return tuple(name for name in INDEX_FORMATS if name in backend.declaration.index_formats)
+
+
+def named(format: str) -> dict[str, str]:
+    """The parameter of a recipe for an index of ``format``."""
+    return {} if format == "fp32" else {"index_format": format}
+
+
+def encoding_bound(keys: np.ndarray) -> np.ndarray:
+    """[keys] bound on the relative error of encoding ``keys`` [keys, dim] float64: half a unit in every dim, of the
+    exponent that a key a little larger has, since float32 may round it up to that."""
+    _, e = encode(keys * (1 + 2.0**-16))
+    norm = np.linalg.norm(keys, axis=-1)
+    half = np.ldexp(np.sqrt(keys.shape[-1]), np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16)
+    return np.where(norm > 0, half / np.where(norm > 0, norm, 1), 0)
+
+
+def query_bound(q: np.ndarray, keys: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """[keys] bound on what encoding the query ``q`` [heads, dim] changes in the scores of ``keys`` [keys, dim],
+    relative to ``scale`` [keys]: half a unit of each head in every dim."""
+    _, e = encode(q)
+    half = np.ldexp(1.0, np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16).sum()
+    return half * np.abs(keys).sum(axis=-1) / scale
+
+
+ENCODED = ", and the encoding to 16 bits: half a unit in every dim"
+
+
 def append_index(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Pooled keys, the dead key and the tail of ``context`` raw keys appended at once."""
     context, seed = recipe["context"], recipe["seed"]
     raw = backend.rounded("raw_keys", inputs.bell(seed, "accuracy.raw", context, REAL.idx_dim))
     weight = 1 + inputs.uniform(seed, "accuracy.weight", 1, REAL.idx_dim)[0]
-    return appended(backend, raw, weight)
+    return appended(backend, raw, weight, recipe.get("index_format", "fp32"))
 
 
-def appended(backend: Backend, raw: np.ndarray, weight: np.ndarray) -> list[Comparison]:
-    """The comparisons of the keys that ``backend`` makes of ``raw`` [n, idx_dim], of its type, appended at once."""
+def appended(backend: Backend, raw: np.ndarray, weight: np.ndarray, format: str = "fp32") -> list[Comparison]:
+    """The comparisons of the keys that ``backend`` makes of ``raw`` [n, idx_dim], of its type, appended at once to an
+    index of ``format``."""
     context = len(raw)
     steps = step_records(np.arange(context))
     blocks = context // REAL.ratio
-    expected, given = (Index(blocks + 1, weight, dtype=dtype) for dtype in (np.float64, np.float32))
+    expected, given = Index(blocks + 1, weight, dtype=np.float64), Index(blocks + 1, weight, format=format)
     reference_append(raw, steps, expected)
-    plain = twin.pooled_keys(raw[: blocks * REAL.ratio], given)
+    plain = twin.pooled_keys(raw[: blocks * REAL.ratio], expected)
     own = relative_error(expected.pooled[:blocks], plain)
     bound = twin.FACTOR * own + twin.slack("float32")
     reason = f"4 x the error of plain float32 on the same key, {own.max(initial=0):.2g} at most, and 2^-22 of slack"
@@ -55,10 +93,13 @@ def appended(backend: Backend, raw: np.ndarray, weight: np.ndarray) -> list[Comp
         reason += f", and the declared index_error {storage:.3g}"
         return [error("index_append: pooled", right, stored.index.pooled[:blocks], bound + storage, reason, axes)]
     got = backend.append_index(raw, steps, given)
-    most_of_all = bound.max(initial=twin.slack("float32"))
-    found = [error("append_index: dead", expected.dead[None], got.dead[None], most_of_all, reason, ("key", "dim"))]
+    dead, dead_bound = expected.dead[None], np.full(1, bound.max(initial=twin.slack("float32")))
+    if format == "int16":
+        bound, dead_bound, reason = bound + encoding_bound(right), dead_bound + encoding_bound(dead), reason + ENCODED
+    found = [error("append_index: dead", dead, got.dead_values()[None], dead_bound, reason, ("key", "dim"))]
     if blocks:
-        found.insert(0, error("append_index: pooled", right, got.pooled[:blocks], bound, reason, axes))
+        values = got.pooled_values(slice(blocks))
+        found.insert(0, error("append_index: pooled", right, values, bound, reason, axes))
     open_cells = context % REAL.ratio
     if open_cells:
         tail, kept = raw[context - open_cells :], got.tail[:open_cells]
@@ -79,11 +120,11 @@ def _inputs(backend: Backend, recipe: dict[str, Any]) -> tuple[np.ndarray, Index
         filled = Index(end // REAL.ratio + 1, weight, dtype=np.float64)
         reference_append(raw, step_records(np.arange(end)), filled)
         return q, backend.own_index_of(raw, filled), steps
-    index = Index(end // REAL.ratio + 1, weight)
-    index.pooled[:] = inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim)
-    index.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
+    index = Index(end // REAL.ratio + 1, weight, format=recipe.get("index_format", "fp32"))
+    index.set_pooled(slice(None), inputs.bell(seed, "accuracy.pooled", index.max_blocks, REAL.idx_dim))
+    index.set_dead(inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0])
     # The key behind the last complete block must not be read: the dead key is used instead.
-    index.pooled[end // REAL.ratio] = np.nan
+    index.set_pooled(end // REAL.ratio, np.full(REAL.idx_dim, np.nan))
     return q, index, steps
 
 
@@ -105,18 +146,21 @@ def score_row(backend: Backend, name: str, q: np.ndarray, index: Index, step: li
     """The scores of one row: those of its blocks, and the tail's where the backend declares it."""
     _, n_kv, n_bid, _ = step
     tail = backend.declaration.tail_score
-    keys = np.concatenate([index.pooled[:n_bid], index.dead[None]] if tail else [index.pooled[:n_bid]])
-    keys64 = keys.astype(np.float64)
+    keys64 = index.pooled_values(slice(n_bid))
+    keys64 = np.concatenate([keys64, index.dead_values()[None]]) if tail else keys64
     expected = np.maximum(keys64 @ q.astype(np.float64).T, 0).sum(axis=1)
-    scale = twin.score_scale(q, keys)
+    scale = twin.score_scale(q, keys64)
     if tail and n_kv % REAL.ratio:
         expected[n_bid] += TAIL_BONUS
         scale[n_bid] += abs(expected[n_bid])
+    bound: float | np.ndarray
     if backend.arithmetic == "exact":
         bound = TREE_ROUNDINGS * ROUNDING
         reason = f"{TREE_ROUNDINGS} roundings in the lane tree, each at most 2^-24 of the sum of |key x query|"
     else:
-        bound, reason = twin.score_bound(q, keys, backend.declaration.types.index_scores)
+        bound, reason = twin.score_bound(q, keys64, backend.declaration.types.index_scores)
+    if index.format == "int16":
+        bound, reason = bound + query_bound(q, keys64, scale), reason + ENCODED + " of the query"
     found = error(name, expected, got[: len(expected)], bound, reason, ("block",), scale)
     if found.passed or len(got) < len(expected):
         return found
@@ -131,7 +175,12 @@ def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     domain, seed, rows, blocks = backend.declaration.domain, recipe["seed"], recipe["rows"], 40
     end = blocks * REAL.ratio + rows - 1
     own = backend.own_index
-    filled = Index(end // REAL.ratio + 1, np.ones(REAL.idx_dim, np.float32), dtype=np.float64 if own else np.float32)
+    filled = Index(
+        end // REAL.ratio + 1,
+        np.ones(REAL.idx_dim, np.float32),
+        dtype=np.float64 if own else np.float32,
+        format=recipe.get("index_format", "fp32"),
+    )
     keys = inputs.bell(seed, "accuracy.pooled", filled.max_blocks, REAL.idx_dim)
     for block in range(0, blocks, 4):
         kind = SPECIAL[block // 4 % len(SPECIAL)]
@@ -150,8 +199,8 @@ def score_corners(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             reference_append(raw, step_records(np.arange(end)), filled)
         index = backend.own_index_of(raw, filled)
     else:
-        filled.pooled[:] = keys
-        filled.dead[:] = inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0]
+        filled.set_pooled(slice(None), keys)
+        filled.set_dead(inputs.bell(seed, "accuracy.dead", 1, REAL.idx_dim)[0])
     q = inputs.bell(seed, "accuracy.q_idx", rows, REAL.idx_heads * REAL.idx_dim)
     q = backend.rounded("index_query", q.reshape(rows, REAL.idx_heads, REAL.idx_dim))
     steps = step_records(np.arange(end - rows, end))
@@ -168,16 +217,21 @@ def corner_row(backend: Backend, q: np.ndarray, index: Index, step: list[int], g
     declares it and the index is ours."""
     _, n_kv, n_bid, _ = step
     tail = backend.declaration.tail_score and not backend.own_index
-    keys = np.concatenate([index.pooled[:n_bid], index.dead[None]] if tail else [index.pooled[:n_bid]])
+    keys = index.pooled_values(slice(n_bid))
+    keys = np.concatenate([keys, index.dead_values()[None]]) if tail else keys
     with np.errstate(invalid="ignore"):
-        dots = keys.astype(np.float64) @ q.astype(np.float64).T
+        dots = keys @ q.astype(np.float64).T
     if backend.declaration.relu_nan == "zero":
         dots = np.where(np.isnan(dots), 0, dots)
     expected = np.where(dots <= 0, 0, dots).sum(axis=1)
     plain = np.isfinite(keys).all(axis=1)
+    bound: float | np.ndarray
     bound, reason = twin.score_bound(q, keys[plain], backend.declaration.types.index_scores)
     scale = np.ones(len(keys))
     scale[plain] = twin.score_scale(q, keys[plain])
+    if index.format == "int16":
+        bound = bound + query_bound(q, np.where(plain[:, None], keys, 0), scale)
+        reason += ENCODED + " of the query"
     if tail and n_kv % REAL.ratio:
         expected[n_bid] += TAIL_BONUS
         scale[n_bid] += TAIL_BONUS if np.isnan(expected[n_bid]) else abs(expected[n_bid])

@@ -1,7 +1,7 @@
 """Block scores under every circumstance: the operation ``score_cover`` of the module ``accuracy``.
 
-A covering design (``covering.py``) of keys, blocks, rows, tail, unused rows and schedule. The score of an unused row
-has no meaning and is not compared; its query is NaN, which no other row may see.
+A covering design (``covering.py``) of keys, blocks, rows, tail, unused rows, schedule and index format. The score of an
+unused row has no meaning and is not compared; its query is NaN, which no other row may see.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal
 from .attention_cover import ROWS, SEEDS, UNUSED, offered
 from .covering import cover
-from .index_operations import corner_row, score_row
+from .index_operations import INDEX_FORMAT, corner_row, formats, named, score_row
 
 KEYS = ("ordinary", "dead", "subnormal", "special", "tiny_query")
 """``dead``: the dead key is 2^24 times as large, so that its score is seen beside the bonus of 1e9; ``subnormal``:
@@ -34,6 +34,7 @@ SCORE_COVER: dict[str, Any] = {
     "tail": tuple(range(REAL.ratio)),
     "unused": UNUSED,
     "schedule": (None, *OPERATIONS["block_scores"].schedules),
+    "index_format": INDEX_FORMAT,
     "seed": SEEDS,
 }
 """Parameters of ``score_cover`` and their values."""
@@ -53,10 +54,12 @@ def cases(backend: Backend | None = None) -> Iterator[dict[str, Any]]:
         "unused": UNUSED if domain is None or domain.unused_rows else ("none",),
         "schedule": schedules,
     }
+    if len(formats(backend)) > 1:
+        values["index_format"] = formats(backend)
     for number, case in enumerate(cover(values, _together)):
-        schedule = case.pop("schedule")
-        named = {"schedule": schedule} if len(schedules) > 1 else {}
-        yield {"op": "score_cover", **case, **named, "seed": 31 + number}
+        schedule, format = case.pop("schedule"), case.pop("index_format", "fp32")
+        schedule_named = {"schedule": schedule} if len(schedules) > 1 else {}
+        yield {"op": "score_cover", **case, **schedule_named, **named(format), "seed": 31 + number}
 
 
 def _together(case: Any) -> bool:
@@ -80,19 +83,21 @@ def arguments(backend: Backend, recipe: dict[str, Any]) -> tuple[np.ndarray, Ind
     if recipe["unused"] != "none":
         unused = {"first": 0, "middle": rows // 2, "last": rows - 1}[recipe["unused"]]
         positions[unused], q[unused] = -1, np.nan
-    index = Index(recipe["blocks"] + 2, np.ones(dim, np.float32))
+    index = Index(recipe["blocks"] + 2, np.ones(dim, np.float32), format=recipe.get("index_format", "fp32"))
     scale = {"subnormal": 2.0**-140, "tiny_query": 2.0**-40}.get(kind, 1.0)
-    index.pooled[:] = inputs.bell(seed, "score_cover.pooled", index.max_blocks, dim, scale)
-    index.dead[:] = inputs.bell(seed, "score_cover.dead", 1, dim, 2.0**24 if kind == "dead" else scale)[0]
+    keys = inputs.bell(seed, "score_cover.pooled", index.max_blocks, dim, scale)
+    dead = inputs.bell(seed, "score_cover.dead", 1, dim, 2.0**24 if kind == "dead" else scale)[0]
     if kind == "special":
         for block in range(0, recipe["blocks"], 3):
-            index.pooled[block, block % dim] = (np.nan, np.inf, -np.inf)[block // 3 % 3]
-            index.pooled[block + 1] = (0.0, -0.0)[block % 2]
+            keys[block, block % dim] = (np.nan, np.inf, -np.inf)[block // 3 % 3]
+            keys[block + 1] = (0.0, -0.0)[block % 2]
         if seed % 3 == 0:
-            index.dead[7] = np.nan
+            dead[7] = np.nan
     else:
         # No row may see a key behind the blocks of the last one: the dead key stands there.
-        index.pooled[recipe["blocks"] :] = np.nan
+        keys[recipe["blocks"] :] = np.nan
+    index.set_pooled(slice(None), keys)
+    index.set_dead(dead)
     return q, index, step_records(positions)
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from qsa.reference.formats import FORMATS
 from qsa.reference.geometry import REAL
+from qsa.reference.index import INDEX_FORMATS
 from qsa.reference.validation import InvalidError, convert
 
 from .number_types import NUMBER_TYPES, TypeName, unit
@@ -101,6 +102,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     storage_error       largest relative error of a K or V vector in own storage; None: one rounding to ``types.kv``
     index_error         the same of a pooled indexer key in an own index; None: one rounding to ``types.index_keys``
     formats             K/V formats of our pools that ``attend`` and ``append_kv`` take; None: all of the arithmetic
+    index_formats       formats of our Index that ``append_index`` and ``block_scores`` take: ``fp32``, ``int16``
     rules               selection rules that ``select`` and ``indexer`` have
     ids                 form of the ids that ``select`` gives: ``cells``, or ``blocks`` without the tail
     attend_ids          form of the ids that ``attend`` takes
@@ -124,6 +126,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     storage_error: Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")] | None = None
     index_error: Annotated[float, Meta(gt=0, lt=1, description="a number between 0 and 1")] | None = None
     formats: list[str] | None = None
+    index_formats: list[str] = msgspec.field(default_factory=lambda: ["fp32"])
     rules: list[Literal["blocks", "cells"]] = msgspec.field(default_factory=lambda: ["blocks", "cells"])
     ids: IdForm = "cells"
     attend_ids: IdForm = "cells"
@@ -202,6 +205,11 @@ def declared(backend: Any) -> Declaration:
     for name in found.formats or ():
         if name not in FORMATS:
             raise ValueError(f"declaration.formats: {name!r}: allowed are {', '.join(FORMATS)}")
+    if not found.index_formats:
+        raise ValueError(f"declaration.index_formats: is empty: must have some of {', '.join(INDEX_FORMATS)}")
+    for name in found.index_formats:
+        if name not in INDEX_FORMATS:
+            raise ValueError(f"declaration.index_formats: {name!r}: allowed are {', '.join(INDEX_FORMATS)}")
     return found.resolved()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 
 from .declaration import Declaration
@@ -51,6 +52,12 @@ def check_rule(operation: str, declaration: Declaration, rule: str) -> None:
     """The selection rule."""
     if rule not in declaration.rules:
         raise UnsupportedError(f"{operation}: rule {rule}: declared are {', '.join(declaration.rules)} (rules)")
+
+
+def check_index(operation: str, declaration: Declaration, index: Index) -> None:
+    """The format of an Index of ours."""
+    if index.format not in declaration.index_formats:
+        raise UnsupportedError(f"{operation}: index format {index.format}: not declared (index_formats)")
 
 
 def check_pools(operation: str, declaration: Declaration, kvs: list[Any], arithmetic: str) -> None:

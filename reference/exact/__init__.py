@@ -20,7 +20,7 @@ from .select import select
 CONTRACT = "exact-1"
 """Name of this arithmetic, kept with every golden."""
 
-declaration = {"arithmetic": "exact"}
+declaration = {"arithmetic": "exact", "index_formats": ["fp32", "int16"]}
 """What it declares as a backend under the judge (``parity/contract/declaration.py``)."""
 
 __all__ = [

@@ -10,4 +10,8 @@ block_scores, plan_block_scores = _backend.block_scores, _backend.plan_block_sco
 select, plan_select = _backend.select, _backend.plan_select
 attend, plan_attend = _backend.attend, _backend.plan_attend
 layers, to_device, to_host = _backend.layers, _backend.to_device, _backend.to_host
-declaration = {"arithmetic": ["exact", "float"], "invariance": ["repeat", "batch", "schedule", "pages"]}
+declaration = {
+    "arithmetic": ["exact", "float"],
+    "index_formats": ["fp32", "int16"],
+    "invariance": ["repeat", "batch", "schedule", "pages"],
+}
