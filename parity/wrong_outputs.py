@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qsa.reference.index import Index
+from qsa.reference.index import Index, written
 
 from . import suite
 from .backend import Backend
@@ -90,7 +90,8 @@ class WrongBackend(Backend):
     def append_index(self, *arguments: Any, **keywords: Any) -> Index:
         """As :meth:`Backend.append_index`, every key of the index changed."""
         index = super().append_index(*arguments, **keywords)
-        for part in (index.tail, index.dead, index.pooled):
+        for name in written(index):
+            part = getattr(index, name)
             part[...] = self._altered(part, axis=-1)
         return index
 

@@ -85,8 +85,10 @@ def _add(found: Arguments, name: str, value: Any) -> None:
             _pool(found, f"{name}.host", value.host)
         found.options.update({f"{name}.format": value.pool.format, f"{name}.page_size": value.pool.page_size})
     elif isinstance(value, Index):
-        for part in ("tail", "dead", "pooled", "weight", "rope", "rope0"):
+        for part in ("tail", "dead", "pooled", "weight", "rope", "rope0", "dead_exponent", "pooled_exponent"):
             _add(found, f"{name}.{part}", getattr(value, part))
+        if value.format != "fp32":
+            found.options[f"{name}.format"] = value.format
     elif isinstance(value, list):
         for number, item in enumerate(value):
             _add(found, f"{name}.{number}", item)

@@ -56,9 +56,10 @@ def _scores(reference: Reference, q_idx: np.ndarray, index: Any, steps: np.ndarr
     bound = np.full(values.shape, np.nan)
     for row, (_, n_kv, n_bid, _) in enumerate(steps.tolist()):
         tail = reference.declaration.tail_score
-        keys = np.concatenate([index.pooled[:n_bid], index.dead[None]] if tail else [index.pooled[:n_bid]])
+        keys = index.pooled_values(slice(n_bid))
+        keys = np.concatenate([keys, index.dead_values()[None]]) if tail else keys
         with np.errstate(invalid="ignore"):
-            dots = keys.astype(np.float64) @ q[row].T
+            dots = keys @ q[row].T
         plain = np.isfinite(keys).all(axis=1)
         own, _ = twin.score_bound(q_idx[row], keys[plain], reference.declaration.types.index_scores)
         scale = twin.score_scale(q_idx[row], keys[plain])
@@ -66,5 +67,6 @@ def _scores(reference: Reference, q_idx: np.ndarray, index: Any, steps: np.ndarr
         if tail and n_kv % REAL.ratio:
             values[row, n_bid] += TAIL_BONUS
             scale[-1] += abs(values[row, n_bid])
-        bound[row, : len(keys)][plain] = own * scale
+        relative = own + twin.query_bound(q_idx[row], keys[plain], scale) if index.format == "int16" else own
+        bound[row, : len(keys)][plain] = relative * scale
     return Truth(values, bound, SCORE)

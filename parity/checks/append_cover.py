@@ -21,11 +21,12 @@ from qsa.reference.index import Index, written
 from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError
+from ..compare import twin
 from ..compare.comparison import Comparison, equal, error, verdict
 from . import attend_inputs as data
 from .attention_cover import MIXED, PAGES, ROWS, SEEDS, UNUSED
 from .covering import cover
-from .index_operations import ENCODED, INDEX_FORMAT, encoding_bound, formats, named
+from .index_operations import ENCODED, INDEX_FORMAT, formats, named
 
 VALUES = ("ordinary", "zero", "huge", "tiny", "mixed", "overflow")
 """``huge``: scales at the end of fp16; ``tiny``: scales that are subnormal or 0 in fp16; ``mixed``: large first, small
@@ -273,7 +274,7 @@ def same_index(text: str, right: Index, got: Index, exactly: bool, open_cells: i
         reason += ENCODED if coded else ""
         found = []
         for name, a, b in pairs:
-            bound = _key_bound(a) + (encoding_bound(a) if coded else 0)
+            bound = _key_bound(a) + (twin.encoding_bound(a) if coded else 0)
             found.append(error(f"append_index: {text}: {name}", a, b, bound, reason, ("key", "dim")))
     if open_cells:
         tail = right.tail[:open_cells].astype(got.tail.dtype)

@@ -10,7 +10,6 @@ from qsa.reference.append_index import append_index as reference_append
 from qsa.reference.block_scores import TAIL_BONUS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import INDEX_FORMATS, Index
-from qsa.reference.key_codes import NOT_FINITE, encode
 
 from ..backend import Backend, UnsupportedError
 from ..compare import index_causes, twin
@@ -41,23 +40,6 @@ def formats(backend: Backend | None) -> tuple[str, ...]:
 def named(format: str) -> dict[str, str]:
     """The parameter of a recipe for an index of ``format``."""
     return {} if format == "fp32" else {"index_format": format}
-
-
-def encoding_bound(keys: np.ndarray) -> np.ndarray:
-    """[keys] bound on the relative error of encoding ``keys`` [keys, dim] float64: half a unit in every dim, of the
-    exponent that a key a little larger has, since float32 may round it up to that."""
-    _, e = encode(keys * (1 + 2.0**-16))
-    norm = np.linalg.norm(keys, axis=-1)
-    half = np.ldexp(np.sqrt(keys.shape[-1]), np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16)
-    return np.where(norm > 0, half / np.where(norm > 0, norm, 1), 0)
-
-
-def query_bound(q: np.ndarray, keys: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """[keys] bound on what encoding the query ``q`` [heads, dim] changes in the scores of ``keys`` [keys, dim],
-    relative to ``scale`` [keys]: half a unit of each head in every dim."""
-    _, e = encode(q)
-    half = np.ldexp(1.0, np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16).sum()
-    return half * np.abs(keys).sum(axis=-1) / scale
 
 
 ENCODED = ", and the encoding to 16 bits: half a unit in every dim"
@@ -95,7 +77,11 @@ def appended(backend: Backend, raw: np.ndarray, weight: np.ndarray, format: str 
     got = backend.append_index(raw, steps, given)
     dead, dead_bound = expected.dead[None], np.full(1, bound.max(initial=twin.slack("float32")))
     if format == "int16":
-        bound, dead_bound, reason = bound + encoding_bound(right), dead_bound + encoding_bound(dead), reason + ENCODED
+        bound, dead_bound, reason = (
+            bound + twin.encoding_bound(right),
+            dead_bound + twin.encoding_bound(dead),
+            reason + ENCODED,
+        )
     found = [error("append_index: dead", dead, got.dead_values()[None], dead_bound, reason, ("key", "dim"))]
     if blocks:
         values = got.pooled_values(slice(blocks))
@@ -160,7 +146,7 @@ def score_row(backend: Backend, name: str, q: np.ndarray, index: Index, step: li
     else:
         bound, reason = twin.score_bound(q, keys64, backend.declaration.types.index_scores)
     if index.format == "int16":
-        bound, reason = bound + query_bound(q, keys64, scale), reason + ENCODED + " of the query"
+        bound, reason = bound + twin.query_bound(q, keys64, scale), reason + ENCODED + " of the query"
     found = error(name, expected, got[: len(expected)], bound, reason, ("block",), scale)
     if found.passed or len(got) < len(expected):
         return found
@@ -230,7 +216,7 @@ def corner_row(backend: Backend, q: np.ndarray, index: Index, step: list[int], g
     scale = np.ones(len(keys))
     scale[plain] = twin.score_scale(q, keys[plain])
     if index.format == "int16":
-        bound = bound + query_bound(q, np.where(plain[:, None], keys, 0), scale)
+        bound = bound + twin.query_bound(q, np.where(plain[:, None], keys, 0), scale)
         reason += ENCODED + " of the query"
     if tail and n_kv % REAL.ratio:
         expected[n_bid] += TAIL_BONUS

@@ -21,9 +21,10 @@ from .attention_cover import ROWS, SEEDS, UNUSED, offered
 from .covering import cover
 from .index_operations import INDEX_FORMAT, corner_row, formats, named, score_row
 
-KEYS = ("ordinary", "dead", "subnormal", "special", "tiny_query")
+KEYS = ("ordinary", "dead", "subnormal", "special", "tiny_query", "sizes")
 """``dead``: the dead key is 2^24 times as large, so that its score is seen beside the bonus of 1e9; ``subnormal``:
-every key wholly; ``special``: NaN, infinities, 0 among the keys; ``tiny_query``: products near the end of float32."""
+every key wholly; ``special``: NaN, infinities, 0 among the keys; ``tiny_query``: products near the end of float32;
+``sizes``: keys from 2^-11 to 2^11 of the ordinary size, as exponents of encoded keys must follow."""
 
 BLOCKS = (3, 0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 500, 1023, 1025)
 
@@ -87,6 +88,8 @@ def arguments(backend: Backend, recipe: dict[str, Any]) -> tuple[np.ndarray, Ind
     scale = {"subnormal": 2.0**-140, "tiny_query": 2.0**-40}.get(kind, 1.0)
     keys = inputs.bell(seed, "score_cover.pooled", index.max_blocks, dim, scale)
     dead = inputs.bell(seed, "score_cover.dead", 1, dim, 2.0**24 if kind == "dead" else scale)[0]
+    if kind == "sizes":
+        keys *= np.float32(2) ** (np.arange(len(keys)) * 5 % 23 - 11)[:, None].astype(np.float32)
     if kind == "special":
         for block in range(0, recipe["blocks"], 3):
             keys[block, block % dim] = (np.nan, np.inf, -np.inf)[block // 3 % 3]

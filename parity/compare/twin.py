@@ -13,6 +13,7 @@ import numpy as np
 from qsa.reference.attend import selected_cells
 from qsa.reference.formats import rotate
 from qsa.reference.index import Index
+from qsa.reference.key_codes import NOT_FINITE, encode
 from qsa.reference.kv import PagedKV
 
 from ..contract.number_types import rounded, unit
@@ -147,3 +148,20 @@ def score_bound(q: np.ndarray, keys: np.ndarray, name: str) -> tuple[float, str]
     least = 8 * 2.0**-24 + 2 * unit(name)
     reason = f"{FACTOR} x the error of plain {name} on the same row ({own:.2g} of the sum of |key x query|), and "
     return FACTOR * own + least, reason + f"{least:.2g}: eight roundings of float32 and two of {name}"
+
+
+def encoding_bound(keys: np.ndarray) -> np.ndarray:
+    """[keys] bound on the relative error of encoding ``keys`` [keys, dim] float64: half a unit in every dim, of the
+    exponent that a key a little larger has, since float32 may round it up to that."""
+    _, e = encode(keys * (1 + 2.0**-16))
+    norm = np.linalg.norm(keys, axis=-1)
+    half = np.ldexp(np.sqrt(keys.shape[-1]), np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16)
+    return np.where(norm > 0, half / np.where(norm > 0, norm, 1), 0)
+
+
+def query_bound(q: np.ndarray, keys: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """[keys] bound on what encoding the query ``q`` [heads, dim] changes in the scores of ``keys`` [keys, dim],
+    relative to ``scale`` [keys]: half a unit of each head in every dim."""
+    _, e = encode(q)
+    half = np.ldexp(1.0, np.where(e == NOT_FINITE, 0, e).astype(np.int32) - 16).sum()
+    return half * np.abs(keys).sum(axis=-1) / scale

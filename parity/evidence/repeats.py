@@ -24,6 +24,7 @@ from qsa.golden.store import write_json
 from qsa.kernels.ops import OPERATIONS
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.formats import EXACT_FORMATS
+from qsa.reference.index import written
 from qsa.reference.kv import PagedKV
 
 from ..backend import Backend, UnsupportedError, call
@@ -127,7 +128,7 @@ def arrays(value: Any) -> list[np.ndarray]:
     if isinstance(value, PagedKV):
         pools = [value.pool] if value.host is None else [value.pool, value.host]
         return [array for pool in pools for side in (pool.k, pool.v) for array in (side.codes, side.scale)]
-    return [value.tail, value.dead, value.pooled]
+    return [getattr(value, name) for name in written(value)]
 
 
 def digest(value: Any) -> str:

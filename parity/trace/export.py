@@ -131,6 +131,8 @@ def _inputs(recorder: Recorder, call: Call) -> tuple[str, dict[str, np.ndarray] 
     if operation == "block_scores":
         if call.handles:
             return "block_scores: an own index: its definition has pooled keys", None
+        if options.get("index.format", "fp32") != "fp32":
+            return "block_scores: encoded keys: its definition has float32 ones", None
         if recorder.declaration.tail_score:
             return "block_scores: with the tail's score (tail_score): its definition has none", None
         return "qsa_block_scores_h4_d128", {
