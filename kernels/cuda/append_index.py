@@ -2,7 +2,8 @@
 
 Exact: the bytes of ``reference.exact.append_index``, one row or many. A warp takes a row: when it completes a block it
 looks back for the block's other keys, among the rows before it and then in the tail. The tail itself is written when
-every row has read it: after a barrier in a window, which is one thread block, or by a second launch.
+every row has read it: after a barrier in a window, which is one thread block, or by a second launch. Keys of the index
+format ``int16`` are encoded by the warp that has made them.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from qsa.reference.geometry import Geometry
 from .. import ops
 from ..ops import WINDOW_ROWS
 from .common.checks import check_array, check_count, check_index
+from .common.key_codes import key_code, key_exponent, magnitude
 from .common.plans import Plan, PlanCache, check_plan, whole
+from .common.scalar import warp_max
 from .device.containers import DeviceIndex
 from .toolchain.compiler import (
     cuda,
@@ -28,21 +31,25 @@ from .toolchain.compiler import (
 )
 from .toolchain.constants import FULL_WARP, WARP
 from .toolchain.host import DeviceArray, Operand
-from .toolchain.ptx_rows import F1, F2, I2, PtxRow, signature_of
+from .toolchain.ptx_rows import F1, F2, H1, H2, I2, PtxRow, signature_of
 
 NAME = "append_index"
 
 FIELDS = "tail", "dead", "pooled", "weight", "rope", "rope0"
 """The index's arrays, in the order of the kernel's arguments."""
 
+EXPONENTS = "dead_exponent", "pooled_exponent"
+"""Those of encoded keys, which follow."""
+
 _plans = PlanCache()
 
 
 @specialised
-def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[Any, Any]:
-    """(append, write_tail) for one geometry.
+def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[Any, Any, Any]:
+    """(append, append_coded, write_tail) for one geometry.
 
-    ``append``: grid (rows / 8), 256 lanes; with ``own_tail`` it is one block and writes the tail too.
+    ``append``, ``append_coded`` (index format ``int16``): grid (rows / 8), 256 lanes; with ``own_tail`` it is one block
+    and writes the tail too.
     ``write_tail``: one block of (ratio - 1) warps.
     """
     per, half = idx_dim // WARP, n_rot // 2
@@ -84,6 +91,39 @@ def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[An
                     tail[position, lane * per + i] = raw[row, lane * per + i]
                 return
 
+    @device_function
+    def dead_key(x, raw, row, weight, rope0, lane):
+        for i in range(per):
+            x[i] = raw[row, lane * per + i]
+        norm_rotate(x, weight, rope0, lane)
+
+    @device_function
+    def pooled_key(x, raw, steps, tail, row, weight, rope, lane):
+        for position in range(ratio - 1):
+            before = int32(row - 1)
+            while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != position):
+                before = int32(before - 1)
+            for i in range(per):
+                key = raw[before, lane * per + i] if before >= 0 else tail[position, lane * per + i]
+                x[i] = key if position == 0 else libdevice.fadd_rn(x[i], key)
+        for i in range(per):
+            x[i] = libdevice.fmul_rn(libdevice.fadd_rn(x[i], raw[row, lane * per + i]), float32(quarter))
+        norm_rotate(x, weight, rope, lane)
+
+    @device_function
+    def own_tails(raw, steps, tail, rows, own_tail, warp, lane):
+        if own_tail:
+            cuda.syncthreads()
+            if warp < ratio - 1:
+                store_tail(raw, steps, tail, rows, warp, lane)
+
+    @device_function
+    def exponent_of(x):
+        largest = magnitude(x[0])
+        for i in range(1, per):
+            largest = max(largest, magnitude(x[i]))
+        return key_exponent(warp_max(largest))
+
     @kernel()
     def append_index_kernel(raw, steps, tail, dead, pooled, weight, rope, rope0, rows, own_tail):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
@@ -91,36 +131,47 @@ def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[An
         pos = steps[row, 0] if row < rows else int32(-1)
         x = cuda.local.array(per, float32)
         if pos == 0:
-            for i in range(per):
-                x[i] = raw[row, lane * per + i]
-            norm_rotate(x, weight, rope0, lane)
+            dead_key(x, raw, row, weight, rope0, lane)
             for i in range(per):
                 dead[lane * per + i] = x[i]
         block = int32(pos // ratio)
         if pos >= 0 and pos % ratio == ratio - 1 and block < pooled.shape[0]:
-            for position in range(ratio - 1):
-                before = int32(row - 1)
-                while before >= 0 and (steps[before, 0] < 0 or steps[before, 0] % ratio != position):
-                    before = int32(before - 1)
-                for i in range(per):
-                    key = raw[before, lane * per + i] if before >= 0 else tail[position, lane * per + i]
-                    x[i] = key if position == 0 else libdevice.fadd_rn(x[i], key)
-            for i in range(per):
-                x[i] = libdevice.fmul_rn(libdevice.fadd_rn(x[i], raw[row, lane * per + i]), float32(quarter))
-            norm_rotate(x, weight, rope[block], lane)
+            pooled_key(x, raw, steps, tail, row, weight, rope[block], lane)
             for i in range(per):
                 pooled[block, lane * per + i] = x[i]
-        if own_tail:
-            cuda.syncthreads()
-            if warp < ratio - 1:
-                store_tail(raw, steps, tail, rows, warp, lane)
+        own_tails(raw, steps, tail, rows, own_tail, warp, lane)
+
+    @kernel()
+    def append_coded_kernel(
+        raw, steps, tail, dead, pooled, weight, rope, rope0, dead_exponent, pooled_exponent, rows, own_tail
+    ):
+        lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
+        row = int32(cuda.blockIdx.x * WINDOW_ROWS + warp)
+        pos = steps[row, 0] if row < rows else int32(-1)
+        x = cuda.local.array(per, float32)
+        if pos == 0:
+            dead_key(x, raw, row, weight, rope0, lane)
+            e = exponent_of(x)
+            for i in range(per):
+                dead[lane * per + i] = key_code(x[i], e)
+            if lane == 0:
+                dead_exponent[0] = e
+        block = int32(pos // ratio)
+        if pos >= 0 and pos % ratio == ratio - 1 and block < pooled.shape[0]:
+            pooled_key(x, raw, steps, tail, row, weight, rope[block], lane)
+            e = exponent_of(x)
+            for i in range(per):
+                pooled[block, lane * per + i] = key_code(x[i], e)
+            if lane == 0:
+                pooled_exponent[block] = e
+        own_tails(raw, steps, tail, rows, own_tail, warp, lane)
 
     @kernel()
     def write_tail_kernel(raw, steps, tail, rows):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
         store_tail(raw, steps, tail, rows, warp, lane)
 
-    return append_index_kernel, write_tail_kernel
+    return append_index_kernel, append_coded_kernel, write_tail_kernel
 
 
 def fits(geometry: Geometry) -> bool:
@@ -152,27 +203,37 @@ def append_index(raw: DeviceArray, steps: DeviceArray, index: DeviceIndex, *, pl
         if isinstance(made, str):
             return ops.refuse(NAME, made)
         plan = _plans.keep(key, made)
-    plan.run((raw, steps, *(getattr(index, name) for name in FIELDS)))
+    plan.run((raw, steps, *(getattr(index, name) for name in fields(index))))
     return True
+
+
+def fields(index: DeviceIndex) -> tuple[str, ...]:
+    """Names of the index's arrays, in the order of the kernel's arguments."""
+    return FIELDS if index.format == "fp32" else FIELDS + EXPONENTS
 
 
 def _make_plan(index: DeviceIndex, rows: int, stream: Any = None) -> Plan | str:
     """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
     g = index.geometry
-    if index.format != "fp32":
-        return "format"
     if not fits(g):
         return "geometry"
+    coded = index.format == "int16"
+    codes = ("dead", "pooled", *EXPONENTS) if coded else ()
     operands = [
         Operand("raw", "float32", (rows, g.idx_dim), 4),
         Operand("steps", "int32", (rows, 4), 4),
-        *(Operand(f"index.{name}", "float32", getattr(index, name).shape, 4) for name in FIELDS),
+        *(
+            Operand(f"index.{name}", "int16" if name in codes else "float32", getattr(index, name).shape, 4)
+            for name in fields(index)
+        ),
     ]
-    append, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
+    append, append_coded, write_tail = append_kernels(g.idx_dim, g.n_rot, g.ratio, g.eps)
     arguments, launches, window = whole(operands), [], rows <= WINDOW_ROWS
     if rows:
         grid = -(-rows // WINDOW_ROWS)
-        launches.append(prepare(append, grid, WINDOW_ROWS * WARP, (*arguments, rows, int(window))))
+        launches.append(
+            prepare(append_coded if coded else append, grid, WINDOW_ROWS * WARP, (*arguments, rows, int(window)))
+        )
     if rows and not window:
         launches.append(prepare(write_tail, 1, (g.ratio - 1) * WARP, (*arguments[:3], rows)))
     return Plan(NAME, operands, launches, stream_key(stream), g)
@@ -191,6 +252,8 @@ def plan_append_index(index: DeviceIndex, rows: int, *, stream: Any = None) -> P
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
-    append, write_tail = append_kernels.build(128, 64, 4, 1e-6)
+    append, append_coded, write_tail = append_kernels.build(128, 64, 4, 1e-6)
     yield PtxRow("append_index", append, signature_of(F2, I2, F2, F1, F2, F1, F2, F1, "int64", "int64"))
+    keys = signature_of(F2, I2, F2, H1, H2, F1, F2, F1, H1, H1, "int64", "int64")
+    yield PtxRow("append_index_int16", append_coded, keys)
     yield PtxRow("append_index_tail", write_tail, signature_of(F2, I2, F2, "int64"))

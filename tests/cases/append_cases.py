@@ -10,7 +10,7 @@ from qsa.kernels import ops
 from qsa.kernels.cuda.toolchain.host import launches
 from qsa.reference.exact import append_index, append_kv
 from qsa.reference.geometry import REAL, Geometry, step_records
-from qsa.reference.index import Index
+from qsa.reference.index import INDEX_FORMATS, Index, written
 from qsa.reference.kv import PagedKV
 
 SMALL = Geometry(n_head=4, n_head_kv=2, head_dim=64, n_rot=16, idx_dim=32)
@@ -149,26 +149,29 @@ def test_a_row_of_no_slot_writes_nothing(backend, n_slots, slots):
 
 def make_index(rng, geometry=REAL, blocks=6, **options):
     index = Index(blocks, rng.standard_normal(geometry.idx_dim).astype(np.float32) + 1, geometry, **options)
-    for name in ("tail", "dead", "pooled"):
-        getattr(index, name).fill(np.nan)
+    for name in written(index):
+        array = getattr(index, name)
+        array.fill(np.nan if array.dtype == np.float32 else 32767)
     return index
 
 
 def same_index(backend, index, on_device):
     back = backend.to_host(on_device)
-    for name in ("tail", "dead", "pooled"):
-        np.testing.assert_array_equal(
-            getattr(index, name).view(np.uint32), getattr(back, name).view(np.uint32), err_msg=name
-        )
+    assert index.format == back.format
+    for name in written(index):
+        right, got = getattr(index, name), getattr(back, name)
+        bits = np.uint32 if right.dtype == np.float32 else np.uint16
+        np.testing.assert_array_equal(right.view(bits), got.view(bits), err_msg=name)
 
 
+@pytest.mark.parametrize("format", INDEX_FORMATS)
 @pytest.mark.parametrize("geometry", [REAL, SMALL], ids=["real", "small"])
-def test_append_index_in_windows_and_row_by_row(backend, geometry):
+def test_append_index_in_windows_and_row_by_row(backend, geometry, format):
     """The same 14 keys: one at a time, in windows of 3 and 8, and in one call of two launches."""
     rng = np.random.default_rng(4)
     raw = rng.standard_normal((14, geometry.idx_dim)).astype(np.float32)
     steps = step_records(range(14), geometry=geometry)
-    index = make_index(rng, geometry, mscale=1.25)
+    index = make_index(rng, geometry, mscale=1.25, format=format)
     fresh = [backend.to_device(index) for _ in range(4)]
     append_index(raw, steps, index)
     for size, on_device in zip((1, 3, 8, 14), fresh, strict=True):
@@ -178,10 +181,27 @@ def test_append_index_in_windows_and_row_by_row(backend, geometry):
         same_index(backend, index, on_device)
 
 
-def test_append_index_after_a_rejected_draft_and_with_unused_rows(backend):
+@pytest.mark.parametrize("weight", [1e-38, 1e-42, 1e38])
+def test_append_index_encodes_keys_of_every_size(backend, weight):
+    """Subnormal and huge keys, a key of zeros, and some that are not finite: the dead key too."""
+    rng = np.random.default_rng(7)
+    index = make_index(rng, REAL, blocks=8, format="int16")
+    index.weight[:] *= np.float32(weight)
+    on_device = backend.to_device(index)
+    raw = rng.standard_normal((24, 128)).astype(np.float32)
+    raw[0, 5], raw[4:8], raw[9, 127], raw[14, 3] = np.nan, 0, np.inf, -np.inf
+    steps = step_records(range(24))
+    with np.errstate(invalid="ignore", over="ignore"):
+        append_index(raw, steps, index)
+    backend.launch("append_index", raw, steps, on_device)
+    same_index(backend, index, on_device)
+
+
+@pytest.mark.parametrize("format", INDEX_FORMATS)
+def test_append_index_after_a_rejected_draft_and_with_unused_rows(backend, format):
     """A block is completed, its draft is rejected, and it is completed again with other keys; some rows are unused."""
     rng = np.random.default_rng(5)
-    index = make_index(rng, SMALL)
+    index = make_index(rng, SMALL, format=format)
     on_device = backend.to_device(index)
     for positions in ([0, 1, 2, 3, 4, 5], [3, 4, 5, 6], [-1, 7, -1, 8, -1]):
         raw = rng.standard_normal((len(positions), 32)).astype(np.float32)
@@ -191,9 +211,10 @@ def test_append_index_after_a_rejected_draft_and_with_unused_rows(backend):
         same_index(backend, index, on_device)
 
 
-def test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometries(backend):
+@pytest.mark.parametrize("format", INDEX_FORMATS)
+def test_append_index_leaves_blocks_beyond_the_buffer_and_refuses_other_geometries(backend, format):
     rng = np.random.default_rng(6)
-    index = make_index(rng, SMALL, blocks=1)
+    index = make_index(rng, SMALL, blocks=1, format=format)
     on_device = backend.to_device(index)
     raw = rng.standard_normal((1, 32)).astype(np.float32)
     backend.launch("append_index", raw, step_records([7], geometry=SMALL), on_device)

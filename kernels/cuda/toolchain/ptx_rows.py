@@ -8,6 +8,7 @@ from typing import Any
 
 F1, F2, F3 = "float32[::1]", "float32[:, ::1]", "float32[:, :, ::1]"
 I1, I2 = "int32[::1]", "int32[:, ::1]"
+H1, H2 = "int16[::1]", "int16[:, ::1]"
 """numba's names of C-contiguous arrays of one to three axes."""
 
 TENSOR_CORE = ("mma.sync.aligned.m16n8k32",)
