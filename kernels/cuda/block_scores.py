@@ -10,10 +10,11 @@ schedule         kernel      rows
 ``held``         held        any number, 8 to a thread block; a key stays in registers while they go by
 ===============  ==========  =================================================================================
 
-The kernels are in ``block_scores_kernels`` and ``block_scores_held``. How many blocks a row has is read from its step
-record on the device: a captured launch serves every context, and unused capacity costs nothing. A call that names no
-schedule gets that of the switch STRATA_QSA_SCORES_TRANSPOSED, or where it is unset that of the table in
-``common/defaults.py``.
+The kernels are in ``block_scores_kernels`` and ``block_scores_held``. Encoded keys (index format ``int16``) have a
+kernel of their own in ``block_scores_int16``, which serves every schedule: ``warp`` has one row to a thread block, in
+the others rows share the keys. How many blocks a row has is read from its step record on the device: a captured launch
+serves every context, and unused capacity costs nothing. A call that names no schedule gets that of the switch
+STRATA_QSA_SCORES_TRANSPOSED, or where it is unset that of the table in ``common/defaults.py``.
 """
 
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from typing import Any, Literal
 from .. import ops
 from ..ops import WINDOW_ROWS
 from ..switches import switches
+from . import block_scores_int16
 from .block_scores_held import BLOCKS, held
 from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
@@ -63,6 +65,11 @@ def default_schedule(rows: int, max_blocks: int) -> str:
     return defaults(switch).scores_schedule(rows, max_blocks)
 
 
+def _default_schedule(index, rows):
+    coded = index.format == "int16"
+    return block_scores_int16.default_schedule(rows) if coded else default_schedule(rows, index.max_blocks)
+
+
 def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out: DeviceArray | None) -> None:
     """Raises ValueError unless the device arrays have the shapes and dtypes that the kernels read and write."""
     g = check_index(index).geometry
@@ -76,12 +83,15 @@ def check_scores(q_idx: DeviceArray, index: DeviceIndex, steps: DeviceArray, out
 def _make_plan(index: DeviceIndex, rows: int, schedule: str, stream: Any = None) -> Plan | str:
     """The plan of a call of ``rows`` rows; or the reason for which it is refused."""
     g, max_blocks = index.geometry, index.max_blocks
-    if index.format != "fp32":
-        return "format"
     if (g.idx_heads, g.idx_dim) != (HEADS, DIM):
         return "geometry"
     if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
         return "schedule"
+    key = stream_key(stream)
+    if index.format == "int16":
+        operands = block_scores_int16.operands(index, rows)
+        prepared = block_scores_int16.launches(whole(operands), rows, max_blocks, g.ratio, schedule)
+        return Plan(NAME, operands, prepared, key, g)
     operands = (
         Operand("q_idx", "float32", (rows, g.idx_heads, g.idx_dim)),
         Operand("index.pooled", "float32", index.pooled.shape),
@@ -89,7 +99,7 @@ def _make_plan(index: DeviceIndex, rows: int, schedule: str, stream: Any = None)
         Operand("steps", "int32", (rows, 4)),
         Operand("out", "float32", (rows, max_blocks)),
     )
-    return Plan(NAME, operands, _launches(whole(operands), rows, max_blocks, g.ratio, schedule), stream_key(stream), g)
+    return Plan(NAME, operands, _launches(whole(operands), rows, max_blocks, g.ratio, schedule), key, g)
 
 
 def _launches(arrays, rows, max_blocks, ratio, schedule):
@@ -120,7 +130,7 @@ def plan_block_scores(
     are those of :func:`block_scores`. The plan holds no array: calls give theirs.
     """
     check_count("rows", rows)
-    schedule = default_schedule(rows, index.max_blocks) if schedule is None else schedule
+    schedule = _default_schedule(index, rows) if schedule is None else schedule
     check_schedule(NAME, schedule)
     made = _make_plan(index, rows, schedule, stream)
     return ops.refuse(NAME, made) if isinstance(made, str) else made
@@ -138,7 +148,7 @@ def block_scores(
     """Scores of every block for every row, with the bytes of ``reference.exact.block_scores``.
 
     q_idx     [rows, idx_heads, idx_dim] float32 on the device, C-contiguous
-    index     device :class:`Index`; its ``pooled`` and ``dead`` (float32) are read
+    index     device :class:`Index`; its ``pooled`` and ``dead`` are read, of either format
     steps     [rows, 4] int32 on the device
     out       [rows, max_blocks] float32 on the device, or None: a new array of -inf
     schedule  see the module; None: :func:`default_schedule`
@@ -162,13 +172,15 @@ def block_scores(
     if plan is None:
         check_scores(q_idx, index, steps, out)
         rows = len(q_idx)
-        schedule = default_schedule(rows, index.max_blocks) if schedule is None else schedule
+        schedule = _default_schedule(index, rows) if schedule is None else schedule
         check_schedule(NAME, schedule)
         made = _make_plan(index, rows, schedule)
         if isinstance(made, str):
             return ops.refuse(NAME, made)
         plan = _plans.keep(key, made)
-    inputs = q_idx, index.pooled, index.dead, steps
+    inputs: tuple[DeviceArray, ...] = q_idx, index.pooled, index.dead, steps
+    if index.format == "int16":
+        inputs = q_idx, index.pooled, index.pooled_exponent, index.dead, index.dead_exponent, steps
     if out is None:
         plan.addresses(inputs)
         out = array_module().full(plan.operands[-1].shape, -float("inf"), "float32")
