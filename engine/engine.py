@@ -8,6 +8,7 @@ from typing import Any
 
 from qsa.model import TextModel
 from qsa.reference.exact.speculative import check_list
+from qsa.reference.index import check_index_format
 from qsa.reference.sampler import Sampling
 
 from . import sampling
@@ -29,6 +30,7 @@ class Engine:
     slots      number of sequences that run at a time, at least 1; further requests wait
     capacity   tokens of a sequence, prompt included
     page_size  cells of a page; kv_format: a K/V format of the model
+    index_format  format of the indexer's keys: ``fp32``, or ``int16`` (design section 4), half as large
     chunk      prompt tokens read in one step
     groups     a divisor of ``slots``: a window serves slots of one group, and windows rotate over the groups
     drafter    a :class:`~qsa.engine.draft.Drafter`; by default the model's draft layer, if it has one
@@ -52,6 +54,7 @@ class Engine:
         *,
         drafter: Drafter | None = None,
         runner: Runner | None = None,
+        index_format: str = "fp32",
     ) -> None:
         self.model = check_model(model)
         slots, groups = integer("slots", slots, 1), integer("groups", groups, 1)
@@ -61,8 +64,10 @@ class Engine:
         self._scheduler = Scheduler(slots, groups)
         self.runner = make_runner(model) if runner is None else runner
         self.drafter = LayerDrafter(self.runner) if drafter is None and model.draft is not None else drafter
-        with memory_check(model, capacity, page_size, kv_format, slots):
-            self.slots = [Slot(model, capacity, page_size, kv_format) for _ in range(slots)]
+        check_index_format("index_format", index_format)
+        sizes = capacity, page_size, kv_format
+        with memory_check(model, *sizes, slots, index_format):
+            self.slots = [Slot(model, *sizes, index_format) for _ in range(slots)]
         self.capacity = capacity
         self._waiting: deque[Request] = deque()
         self._active: dict[int, Request] = {}

@@ -21,6 +21,7 @@ def generate(
     chunk: int = 1024,
     drafter: Drafter | None = None,
     runner: Runner | None = None,
+    index_format: str = "fp32",
     max_tokens: int = 128,
     **options: Any,
 ) -> Request:
@@ -40,6 +41,7 @@ def generate(
         chunk=chunk,
         drafter=drafter,
         runner=runner,
+        index_format=index_format,
     )
     request = engine.submit(ids, max_tokens, **options)
     engine.run()

@@ -11,7 +11,7 @@ MAX_CELLS = 2**31 - 1
 """Largest number of cells of a sequence, and of a page: a step record holds positions in int32."""
 
 
-def slot_bytes(model: TextModel, capacity: int, page_size: int, kv_format: str) -> int:
+def slot_bytes(model: TextModel, capacity: int, page_size: int, kv_format: str, index_format: str = "fp32") -> int:
     """Bytes of a slot's K/V pools, page tables and indexes over all QSA layers.
 
     The arguments are those of :class:`~qsa.engine.slot.Slot`, in the ranges that it allows. The draft layer's cells and
@@ -20,8 +20,9 @@ def slot_bytes(model: TextModel, capacity: int, page_size: int, kv_format: str) 
     geometry = model.geometry
     pages, blocks = -(-capacity // page_size), capacity // geometry.ratio + 1
     cell = Pool(kv_format, 1, 1, geometry).nbytes
-    # float32: a pooled key, and cos and sin of its rotation.
-    index = 4 * blocks * (geometry.idx_dim + geometry.n_rot)
+    # A pooled key, with its exponent where it is encoded, and in float32 cos and sin of its rotation.
+    key = 4 * geometry.idx_dim if index_format == "fp32" else 2 * (geometry.idx_dim + 1)
+    index = blocks * (key + 4 * geometry.n_rot)
     return model.config.layer_types.count("indexed_attention") * (pages * (page_size * cell + 4) + index)
 
 
@@ -35,14 +36,17 @@ def host_bytes() -> int | None:
 
 
 @contextmanager
-def memory_check(model: TextModel, capacity: int, page_size: int, kv_format: str, slots: int = 1) -> Iterator[None]:
+def memory_check(
+    model: TextModel, capacity: int, page_size: int, kv_format: str, slots: int = 1, index_format: str = "fp32"
+) -> Iterator[None]:
     """Context in which ``slots`` slots of these sizes are allocated.
 
     Raises ValueError that names the sizes and the bytes needed when there is not enough memory. On a host this is
     checked beforehand: a system may promise memory that it does not have, and end the process once it is written. On a
     device the allocator's error is translated (CuPy's error is a MemoryError).
     """
-    needed = slot_bytes(model, capacity, page_size, kv_format) if kv_format in model.kv_formats else 0
+    sizes = capacity, page_size, kv_format, index_format
+    needed = slot_bytes(model, *sizes) if kv_format in model.kv_formats else 0
     text = f"capacity = {capacity}, page_size = {page_size}: a slot takes at least {needed:,} bytes"
     if slots > 1:
         text += f", and slots = {slots} times as many"

@@ -49,11 +49,13 @@ def teacher_forced(
     page_size: int = 4,
     kv_format: str = "int8",
     runner: Runner | None = None,
+    index_format: str = "fp32",
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Run all tokens of ``ids`` [n] but the last, whatever tokens the model would draw.
 
     window  rows of a verify window, 1 to 8
     chunk   rows of a prompt chunk: the text is then read as a prompt, without windows; None to use windows
+    index_format  format of the indexer's keys, as of :class:`~qsa.engine.slot.Slot`
 
     Yields (position of the first row, logits float32 [rows, vocab] on the host); row t predicts the token at position +
     t + 1. Raises ValueError on bad arguments and on fewer than two ids before anything runs, and the error of a row
@@ -67,7 +69,7 @@ def teacher_forced(
     if len(ids) - 1 > capacity:
         raise ValueError(f"ids: {len(ids)} tokens need {len(ids) - 1} cells: capacity = {capacity}")
     runner = make_runner(model) if runner is None else runner
-    return _rows(runner, Slot(model, capacity, page_size, kv_format), ids, rows, chunk is None)
+    return _rows(runner, Slot(model, capacity, page_size, kv_format, index_format), ids, rows, chunk is None)
 
 
 def _rows(runner: Runner, slot: Slot, ids: np.ndarray, rows: int, verify: bool) -> Iterator[tuple[int, np.ndarray]]:

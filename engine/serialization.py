@@ -16,8 +16,9 @@ from safetensors.numpy import load, save
 from .identity import Identity
 from .kv_state import Spec
 
-VERSION = 3
-"""Version of the file's layout and origin. Up to version 2 the weights were compared only in part."""
+VERSION = 4
+"""Version of the file's layout and origin. Version 3 had no index format, and up to version 2 the weights were compared
+only in part."""
 
 ORIGIN, DIGEST = "made_by", "digest"
 """Names of the file's entries for its origin and its digest."""
@@ -30,6 +31,7 @@ class Origin(Struct, frozen=True):
     version: str
     arithmetic: str
     kv_format: str
+    index_format: str
     configuration: str
     weights: str
 
@@ -41,6 +43,7 @@ _ORIGIN_ERRORS = {
     "version": "format version {0!r}: only version {1!r} is read",
     "arithmetic": "saved with arithmetic {0!r}: this slot has {1!r}",
     "kv_format": "saved with K/V format {0!r}: this slot has {1!r}",
+    "index_format": "saved with index format {0!r}: this slot has {1!r}",
     "configuration": "saved with another configuration: identity {0}, this model has {1}",
     "weights": "saved with other weights: identity {0}, this model has {1}",
 }
@@ -56,9 +59,10 @@ def digest_of(arrays: Mapping[str, np.ndarray]) -> str:
     return digest.hexdigest()
 
 
-def origin_of(identity: Identity, kv_format: str) -> Origin:
-    """The origin of the files of a slot with this model and K/V format."""
-    return Origin(str(VERSION), identity.arithmetic, kv_format, identity.configuration, identity.weights)
+def origin_of(identity: Identity, kv_format: str, index_format: str = "fp32") -> Origin:
+    """The origin of the files of a slot with this model and these formats of K/V and index."""
+    formats = kv_format, index_format
+    return Origin(str(VERSION), identity.arithmetic, *formats, identity.configuration, identity.weights)
 
 
 def _check_origin(found: str, own: Origin) -> None:
@@ -87,7 +91,7 @@ def pack(arrays: Mapping[str, np.ndarray], origin: Origin | str) -> bytes:
 def unpack(saved: Any, origin: Origin) -> dict[str, np.ndarray]:
     """The arrays that :func:`pack` was given, from ``saved`` (bytes or any buffer) whose origin must be ``origin``.
 
-    Raises ValueError when ``saved`` is no such file, has another origin (version, model or K/V format), or was changed
+    Raises ValueError when ``saved`` is no such file, has another origin (version, model or formats), or was changed
     after it was saved.
     """
     try:

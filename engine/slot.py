@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from qsa.model import TextModel, qsa
+from qsa.reference.index import check_index_format
 
 from .draft_cache import DraftCells
 from .identity import identity
@@ -21,21 +22,30 @@ class Slot:
     model      a :class:`~qsa.model.TextModel`
     capacity   number of cells
     page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
+    index_format  format of the indexer's keys, ``fp32`` or ``int16``
 
     ``state`` is the model's :class:`~qsa.model.State`. ``draft`` is a :class:`~qsa.engine.draft_cache.DraftCells`, or
     None when the model has no draft layer. Slots share nothing, not even pages. Raises ValueError on sizes below 1 or
     above MAX_CELLS, on sizes that do not fit into memory, and on a format that the model does not support.
     """
 
-    def __init__(self, model: TextModel, capacity: int, page_size: int = 4, kv_format: str = "int8") -> None:
+    def __init__(
+        self,
+        model: TextModel,
+        capacity: int,
+        page_size: int = 4,
+        kv_format: str = "int8",
+        index_format: str = "fp32",
+    ) -> None:
         check_model(model)
         self.capacity = integer("capacity", capacity, 1, MAX_CELLS)
         self.page_size = integer("page_size", page_size, 1, MAX_CELLS)
         self.model, self.kv_format = model, kv_format
+        self.index_format = check_index_format("index_format", index_format)
         self.host, self.device = transfers(model.backend)
         self.draft: DraftCells | None = None
-        with memory_check(model, self.capacity, self.page_size, kv_format):
-            self.state = model.init_state(capacity, page_size, kv_format)
+        with memory_check(model, self.capacity, self.page_size, kv_format, index_format=index_format):
+            self.state = model.init_state(capacity, page_size, kv_format, index_format)
             if model.draft is not None:
                 self.draft = DraftCells(model.draft, capacity, page_size, kv_format, self.device)
             self._initial_state = self.state.snapshot()
@@ -51,6 +61,8 @@ class Slot:
         self.state.restore(self._initial_state)
         for _, layer_state in self._qsa_states():
             layer_state.index.dead[...] = 0
+            if self.index_format == "int16":
+                layer_state.index.dead_exponent[...] = 0
         if self.draft is not None:
             self.draft.reset(window)
 
@@ -67,6 +79,9 @@ class Slot:
             arrays |= {f"{layer}.{name}": array for name, array in cells.items()}
             arrays[f"{layer}.pooled"] = self.host(state.index.pooled[:blocks])
             arrays[f"{layer}.dead"] = self.host(state.index.dead)
+            if self.index_format == "int16":
+                arrays[f"{layer}.pooled_exponent"] = self.host(state.index.pooled_exponent[:blocks])
+                arrays[f"{layer}.dead_exponent"] = self.host(state.index.dead_exponent)
         for i, array in enumerate(self.state.overwritten()):
             arrays[f"overwritten.{i}"] = self.host(array)
         return arrays
@@ -91,11 +106,14 @@ class Slot:
 
     def fork(self) -> "Slot":
         """A new slot with a copy of the whole state, indexer keys included."""
-        other = Slot(self.model, self.capacity, self.page_size, self.kv_format)
+        other = Slot(self.model, self.capacity, self.page_size, self.kv_format, self.index_format)
         other.state.restore(self.state.snapshot())
         for (_, source), (_, target) in zip(self._qsa_states(), other._qsa_states(), strict=True):
             copy_pool(target.kv, source.kv)
             target.index.dead[...], target.index.pooled[...] = source.index.dead, source.index.pooled
+            if self.index_format == "int16":
+                target.index.dead_exponent[...] = source.index.dead_exponent
+                target.index.pooled_exponent[...] = source.index.pooled_exponent
         if self.draft is not None and other.draft is not None:
             other.draft.copy_from(self.draft)
         return other
@@ -110,13 +128,13 @@ class Slot:
         return pack(arrays, self._origin())
 
     def _origin(self) -> Origin:
-        """Format version, identity of the model and K/V format that a saved file must have."""
-        return origin_of(identity(self.model), self.kv_format)
+        """Format version, identity of the model and formats that a saved file must have."""
+        return origin_of(identity(self.model), self.kv_format, self.index_format)
 
     def restore(self, saved: bytes) -> None:
         """Replace the state by one that :meth:`save` returned.
 
-        Raises ValueError, and changes nothing, when ``saved`` is no saved state, belongs to another model or K/V
+        Raises ValueError, and changes nothing, when ``saved`` is no saved state, belongs to another model or
         format, has more cells than fit, or was changed by as little as a bit after it was saved.
         """
         arrays = unpack(saved, self._origin())
@@ -127,6 +145,10 @@ class Slot:
             pooled = arrays[f"{layer}.pooled"]
             state.index.pooled[: len(pooled)] = self.device(pooled)
             state.index.dead[...] = self.device(arrays[f"{layer}.dead"])
+            if self.index_format == "int16":
+                exponents = arrays[f"{layer}.pooled_exponent"]
+                state.index.pooled_exponent[: len(exponents)] = self.device(exponents)
+                state.index.dead_exponent[...] = self.device(arrays[f"{layer}.dead_exponent"])
         for i, array in enumerate(self.state.overwritten()):
             stored = arrays[f"overwritten.{i}"]
             # PLE's ids are on the host whatever the backend.
@@ -147,6 +169,9 @@ class Slot:
             pooled, dead = state.index.pooled, state.index.dead
             specs[f"{layer}.pooled"] = (n // self.model.geometry.ratio, *pooled.shape[1:]), pooled.dtype
             specs[f"{layer}.dead"] = dead.shape, dead.dtype
+            if self.index_format == "int16":
+                specs[f"{layer}.pooled_exponent"] = (n // self.model.geometry.ratio,), np.int16
+                specs[f"{layer}.dead_exponent"] = (1,), np.int16
         for i, array in enumerate(self.state.overwritten()):
             specs[f"overwritten.{i}"] = array.shape, array.dtype
         if self.draft is not None and "draft.span" in arrays:

@@ -35,14 +35,20 @@ class Layer:
             self.ple = ple.load(part(tensors, "ple."), config, layers)
 
     def init_state(
-        self, to_device: Callable[[Any], Any], capacity: int, page_size: int, kv_format: str
+        self,
+        to_device: Callable[[Any], Any],
+        capacity: int,
+        page_size: int,
+        kv_format: str,
+        index_format: str = "fp32",
     ) -> tuple[Any, ple.State | None]:
         """Initial states of a sequence: that of the attention, and that of PLE or None."""
         attention: Any
         if self.linear:
             attention = deltanet.init_state(self.config, to_device)
         else:
-            attention = qsa.init_state(self.attention, self.geometry, to_device, capacity, page_size, kv_format)
+            sizes = capacity, page_size, kv_format
+            attention = qsa.init_state(self.attention, self.geometry, to_device, *sizes, index_format=index_format)
         return attention, ple.init_state(self.config, to_device) if self.ple else None
 
     def forward(

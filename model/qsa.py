@@ -139,12 +139,13 @@ def init_state(
     page_size: int = 4,
     kv_format: str = "int8",
     indexer: bool = True,
+    index_format: str = "fp32",
 ) -> State:
-    """The initial state of a sequence of at most ``capacity`` cells, moved by ``to_device``; without ``indexer`` it has
-    no index."""
+    """The initial state of a sequence of at most ``capacity`` cells, moved by ``to_device``, its index of the format
+    ``index_format``; without ``indexer`` it has no index."""
     # The number of blocks is the length of a row of scores.
     blocks = _aligned(capacity // geometry.ratio + 1)
-    index = to_device(Index(blocks, weights["k_idx"], geometry)) if indexer else None
+    index = to_device(Index(blocks, weights["k_idx"], geometry, format=index_format)) if indexer else None
     return State(to_device(PagedKV.new(kv_format, capacity, page_size, geometry)), index)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from qsa.reference import exact
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import RULES, step_records
+from qsa.reference.index import check_index_format
 from qsa.reference.layers.functions import part
 from qsa.reference.model.config import Config
 from qsa.reference.model.mtp import NORMS
@@ -109,15 +110,20 @@ class TextModel(ABC):
         tensors = weights.dequantise_tensors(self.stored)
         return Model(self.config, tensors, self.rule, self.draft_norm)
 
-    def init_state(self, capacity: int, page_size: int = 4, kv_format: str = "int8") -> State:
-        """The initial state of a sequence of at most ``capacity`` tokens, in pages of ``page_size`` cells.
+    def init_state(
+        self, capacity: int, page_size: int = 4, kv_format: str = "int8", index_format: str = "fp32"
+    ) -> State:
+        """The initial state of a sequence of at most ``capacity`` tokens, in pages of ``page_size`` cells, with indexer
+        keys of the format ``index_format``.
 
-        Raises ValueError on a K/V format that the arithmetic does not support.
+        Raises ValueError on a K/V format that the arithmetic does not support, and on an unknown index format.
         """
+        check_index_format("index_format", index_format)
         if kv_format not in self.kv_formats:
             allowed = ", ".join(self.kv_formats)
             raise ValueError(f"kv_format = {kv_format!r}: the {self.arithmetic} arithmetic takes {allowed}")
-        states = [layer.init_state(self.to_device, capacity, page_size, kv_format) for layer in self.layers]
+        sizes = capacity, page_size, kv_format, index_format
+        states = [layer.init_state(self.to_device, *sizes) for layer in self.layers]
         return State(0, [attention for attention, _ in states], [ple_state for _, ple_state in states])
 
     def check_ids(self, ids: Any) -> np.ndarray:

@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not (arguments.quiet or arguments.ignore_eos):
         _print_ends(model_options.directory(arguments))
     sizes = capacity, arguments.page_size, arguments.kv_format, arguments.chunk
-    engine = Engine(model, 1, *sizes, runner=make_runner(model))
+    engine = Engine(model, 1, *sizes, runner=make_runner(model), index_format=arguments.index_format)
     request = engine.submit(
         ids,
         arguments.max_tokens,

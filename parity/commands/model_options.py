@@ -13,6 +13,7 @@ import numpy as np
 from qsa.golden.families import text
 from qsa.kernels.switches import ARITHMETICS
 from qsa.reference.geometry import RULES
+from qsa.reference.index import check_index_format
 
 from ..environment import default_backend, facts
 from ..progress import shown
@@ -26,6 +27,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arithmetic", metavar="exact|float", help="default: QSA_ARITHMETIC, else exact")
     parser.add_argument("--rule", default="blocks", metavar="blocks|cells", help="selection rule (default: blocks)")
     parser.add_argument("--kv-format", default="int8", metavar="NAME", help="int8, q4_0, k8v4; float: fp16 too")
+    parser.add_argument("--index-format", default="fp32", metavar="NAME", help="of indexer keys: fp32, int16")
     parser.add_argument("--page-size", type=int, default=4, metavar="N", help="cells of a K/V page (default: 4)")
     parser.add_argument("--capacity", type=int, metavar="N", help="cells of the K/V (default: as many as are needed)")
     parser.add_argument("--ids", action="store_true", help="text is token ids, with spaces or commas between them")
@@ -111,10 +113,11 @@ def check_slot(arguments: argparse.Namespace, model: Any, capacity: int, derived
     if kv_format not in model.kv_formats:
         allowed = ", ".join(model.kv_formats)
         raise ValueError(f"--kv-format = {kv_format!r}: the {model.arithmetic} arithmetic takes {allowed}")
+    index_format = check_index_format("--index-format", arguments.index_format)
     if hasattr(model.backend, "to_device"):
         # A device's own allocator raises when there is too little.
         return
-    needed, available = memory.slot_bytes(model, capacity, page_size, kv_format), memory.host_bytes()
+    needed, available = memory.slot_bytes(model, capacity, page_size, kv_format, index_format), memory.host_bytes()
     if available is not None and needed > available:
         name = f"{derived}: capacity" if arguments.capacity is None else "--capacity"
         sizes = f"{name} = {capacity}, --page-size = {page_size}"

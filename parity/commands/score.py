@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     ids = model_options.encode(vocabulary, data, model, what, least=2)
     capacity = _checked_capacity(arguments, model, len(ids), what)
     options = {"page_size": arguments.page_size, "kv_format": arguments.kv_format}
+    options["index_format"] = arguments.index_format
     begin = time.perf_counter()
     try:
         with model_options.progress("score", len(ids) - 1) as show:

@@ -217,16 +217,17 @@ def test_the_cache_checks_what_a_key_does_not_hold(backend):
     assert launches() == launched
 
 
+@pytest.mark.parametrize("format", INDEX_FORMATS)
 @pytest.mark.parametrize("schedule", [None, "prompt"])
-def test_plans_of_scores_and_selection(backend, schedule):
+def test_plans_of_scores_and_selection(backend, schedule, format):
     """Of two windows over two indices: keys, records and outputs are read anew."""
     module, rng = backend.module, np.random.default_rng(69)
-    indices = [make_index(rng, blocks=12) for _ in range(2)]
+    indices = [make_index(rng, blocks=12, format=format) for _ in range(2)]
     score = module.plan_block_scores(backend.to_device(indices[0]), 2, schedule=schedule)
     select = module.plan_select(2, 12)
     for index, positions in zip(indices, ([33, 34], [40, 41]), strict=True):
-        index.pooled[:] = rng.standard_normal(index.pooled.shape)
-        index.dead[:] = rng.standard_normal(index.dead.shape)
+        index.set_pooled(slice(None), rng.standard_normal(index.pooled.shape).astype(np.float32))
+        index.set_dead(rng.standard_normal(index.dead.shape).astype(np.float32))
         q, steps = rng.standard_normal((2, 4, 128)).astype(np.float32), step_records(positions)
         wanted = exact.block_scores(q, index, steps)
         there = backend.to_device(steps)
@@ -237,10 +238,29 @@ def test_plans_of_scores_and_selection(backend, schedule):
         np.testing.assert_array_equal(backend.to_host(ids), exact.select(wanted, steps))
 
 
-def test_plans_of_the_appends(backend):
+def test_a_plan_of_another_index_format_is_refused(backend):
+    """Both of scores and of appends, in both directions: nothing is launched."""
+    module, rng = backend.module, np.random.default_rng(72)
+    there = {format: backend.to_device(make_index(rng, format=format)) for format in INDEX_FORMATS}
+    q, raw, steps = (
+        backend.to_device(x)
+        for x in (np.zeros((1, 4, 128), np.float32), np.zeros((1, 128), np.float32), step_records([9]))
+    )
+    for planned, given in (("fp32", "int16"), ("int16", "fp32")):
+        plans = module.plan_block_scores(there[planned], 1), module.plan_append_index(there[planned], 1)
+        launched = launches()
+        with pytest.raises(ValueError, match="arrays: must be|index.pooled"):
+            module.block_scores(q, there[given], steps, plan=plans[0])
+        with pytest.raises(ValueError, match="arrays: must be|index.dead"):
+            module.append_index(raw, steps, there[given], plan=plans[1])
+        assert launches() == launched
+
+
+@pytest.mark.parametrize("format", INDEX_FORMATS)
+def test_plans_of_the_appends(backend, format):
     """Of two calls over two slots and indices, at other positions."""
     module, rng = backend.module, np.random.default_rng(70)
-    kvs, indices = [poisoned("k8v4", 12) for _ in range(2)], [make_index(rng) for _ in range(2)]
+    kvs, indices = [poisoned("k8v4", 12) for _ in range(2)], [make_index(rng, format=format) for _ in range(2)]
     plans = (
         module.plan_append_kv(backend.to_device(kvs[0]), 3),
         module.plan_append_index(backend.to_device(indices[0]), 3),
