@@ -11,6 +11,7 @@ out; of a format, the largest between two blocks that it exchanged.
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -38,7 +39,8 @@ HEAD = (
 )
 
 
-class Captured(NamedTuple):
+@dataclass(frozen=True)
+class Captured:
     """Rows of one layer and text: queries [rows, heads, dim] float32, the index after the text, step records."""
 
     q: np.ndarray

@@ -147,9 +147,9 @@ def block_scores(q: np.ndarray, index: Index, step: list[int], got: np.ndarray, 
     q     [heads, idx_dim] float32; ``step`` its step record; ``got`` [n_bid], with ``tail`` the tail's score behind
     """
     _, n_kv, n_bid, _ = step
-    keys = index.pooled[:n_bid].astype(np.float64)
+    keys = index.pooled_values(slice(n_bid))
     if tail:
-        keys = np.concatenate([keys, index.dead[None].astype(np.float64)])
+        keys = np.concatenate([keys, index.dead_values()[None]])
     q = q.astype(np.float64)
     # Next to its bonus the tail's score has no digits left: a difference counts by what the bonus leaves of it.
     bonus = np.zeros(len(keys))
@@ -219,7 +219,7 @@ def _scores(
             yield "the bonus of the tail left out", right - bonus
         if index.max_blocks > n_bid:
             spare = right.copy()
-            key = np.nan_to_num(index.pooled[n_bid].astype(np.float64), nan=np.nan)
+            key = np.nan_to_num(index.pooled_values(slice(n_bid, n_bid + 1))[0], nan=np.nan)
             spare[-1] = np.maximum(key @ q.T, 0).sum() + bonus[-1]
             yield "the key behind the last block in place of the dead key", spare
     for name in ("bf16", "fp16"):

@@ -17,6 +17,7 @@ from qsa.kernels import ops
 from qsa.kernels.cuda.toolchain.host import launches
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, Geometry, step_records
+from qsa.reference.index import INDEX_FORMATS
 from qsa.reference.kv import PagedKV, Side
 from support.arrays import bits
 
@@ -249,9 +250,9 @@ def test_a_plan_of_another_index_format_is_refused(backend):
     for planned, given in (("fp32", "int16"), ("int16", "fp32")):
         plans = module.plan_block_scores(there[planned], 1), module.plan_append_index(there[planned], 1)
         launched = launches()
-        with pytest.raises(ValueError, match="arrays: must be|index.pooled"):
+        with pytest.raises(ValueError, match=r"arrays: must be|index\.pooled"):
             module.block_scores(q, there[given], steps, plan=plans[0])
-        with pytest.raises(ValueError, match="arrays: must be|index.dead"):
+        with pytest.raises(ValueError, match=r"arrays: must be|index\.dead"):
             module.append_index(raw, steps, there[given], plan=plans[1])
         assert launches() == launched
 
