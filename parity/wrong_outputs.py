@@ -127,12 +127,15 @@ class _Writing:
 
 
 def sample(cases: Iterable[suite.Case]) -> list[suite.Case]:
-    """Some of ``cases``: for each module, operation, format, schedule, pass and kind of scores the case of the least
-    context."""
+    """Some of ``cases``: for each module, operation, formats, schedule, pass and kind of scores the case of the
+    least context."""
     least: dict[tuple, tuple] = {}
     for case in cases:
         recipe = case.recipe
-        stratum = case.module, *(recipe.get(key) for key in ("family", "op", "format", "schedule", "pass", "scores"))
+        stratum = (
+            case.module,
+            *(recipe.get(key) for key in ("family", "op", "format", "index_format", "schedule", "pass", "scores")),
+        )
         size = recipe.get("context", 0), recipe.get("rows", 1)
         if stratum not in least or size < least[stratum][0]:
             least[stratum] = size, case
