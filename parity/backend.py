@@ -41,7 +41,8 @@ class Backend:
     run, in this process unless given. ``declaration`` is what it declares. Every operation raises
     :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared such inputs, ValueError when its
     result is not an array of the right kind, ChangedInputError when it changed an input, and whatever the backend
-    itself raises. Raises ValueError on an unknown name or arithmetic, an arithmetic that the backend does not declare,
+    itself raises. ``experiments``: whether a wrong result is taken apart by more calls (``compare/experiments.py``);
+    not where calls are recorded, or where only the verdict counts. Raises ValueError on an unknown name or arithmetic, an arithmetic that the backend does not declare,
     or a declaration that does not fit.
     """
 
@@ -50,6 +51,7 @@ class Backend:
             raise ValueError(f"arithmetic = {arithmetic!r}: allowed are {', '.join(ARITHMETICS)}")
         self.name = name
         self.results: list[str] | None = None
+        self.experiments = True
         self.kernel = kernel or _in_process(name)
         self.declaration = self.kernel.declaration
         known = self.declaration.arithmetics

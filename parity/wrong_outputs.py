@@ -33,7 +33,7 @@ class WrongBackend(Backend):
 
     def __init__(self, name: str, arithmetic: str, kind: str, kernel: Any = None) -> None:
         super().__init__(name, arithmetic, kernel)
-        self.kind, self.changed = kind, False
+        self.kind, self.changed, self.experiments = kind, False, False
         if kind == "input":
             self.kernel = Kernel(_Writing(self), self.kernel.declaration)
 

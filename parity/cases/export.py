@@ -58,7 +58,10 @@ class Engine:
         """A new backend whose calls go to ``called``. Every case has its own: inputs that a module keeps for a backend
         would hold storage of another case."""
         functions = FileFunctions(self.operations, self.declaration, self.schedules, called)
-        return Backend("files", self.arithmetic, Kernel(functions, self.declaration))
+        backend = Backend("files", self.arithmetic, Kernel(functions, self.declaration))
+        # The calls of a case are what is in its file.
+        backend.experiments = False
+        return backend
 
 
 class _Done(BaseException):

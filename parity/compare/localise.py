@@ -61,7 +61,7 @@ def explain(
         output = backend.declaration.types.output
     found = likely(w, row, head, expected, got, tolerance, output)
     lines.append(f"consistent with: {found}" if found else "consistent with none of the simple mistakes tried")
-    if not (stage or found):
+    if backend.experiments and not (stage or found):
         lines += experiments(backend, w, row)
     return tuple(lines)
 

@@ -122,6 +122,9 @@ def prove(
 ) -> list[Verdict]:
     """A :class:`Verdict` for each of ``mutants``, in the order in which they were caught; the uncaught ones last."""
     alive: dict[Mutant, tuple[Backend, int]] = {one: (one.backend(arithmetic), 0) for one in mutants}
+    for backend, _ in alive.values():
+        # The verdict counts here, and what was found, not why.
+        backend.experiments = False
     found: list[Verdict] = []
     for case in ordered(cases):
         called = operations_of(case)
