@@ -38,12 +38,12 @@ class Backend:
     """The backend ``name`` (design section 5) in one arithmetic, called with NumPy arrays throughout.
 
     ``arithmetic``: ``exact`` or ``float``; None is the first that the backend declares. ``kernel``: where its functions
-    run, in this process unless given. ``declaration`` is what it declares. Every operation raises
-    :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared such inputs, ValueError when its
-    result is not an array of the right kind, ChangedInputError when it changed an input, and whatever the backend
-    itself raises. ``experiments``: whether a wrong result is taken apart by more calls (``compare/experiments.py``);
-    not where calls are recorded, or where only the verdict counts. Raises ValueError on an unknown name or arithmetic, an arithmetic that the backend does not declare,
-    or a declaration that does not fit.
+    run, in this process unless given. ``declaration`` is what it declares. ``experiments``: whether a wrong result is
+    taken apart by more calls (``compare/experiments.py``); not where calls are recorded, or only the verdict counts.
+    Every operation raises :class:`UnsupportedError` when the backend lacks it, refuses it or has not declared such
+    inputs, ValueError when its result is not an array of the right kind, ChangedInputError when it changed an input,
+    and whatever the backend itself raises. Raises ValueError on an unknown name or arithmetic, an arithmetic that the
+    backend does not declare, or a declaration that does not fit.
     """
 
     def __init__(self, name: str, arithmetic: str | None = None, kernel: Kernel | RemoteKernel | None = None) -> None:
