@@ -92,11 +92,12 @@ def assemble(ptx: str, target: tuple[int, int], max_registers: int | None = None
 
 def reports(row: PtxRow, folder: Path | str | None = None) -> dict[tuple[int, int], Report]:
     """:class:`Report` of ``row`` for every target from its minimum on: target -> report. ``folder`` keeps them."""
-    from ..toolchain.compiler import compile_ptx
+    from ..toolchain.compiler import NAME, compile_ptx
 
     targets = [target for target in TARGETS if target >= row.minimum]
     known = Path(folder, f"{row.name}.json") if folder else None
-    key = hashlib.sha256(f"{content_hash(reachable(['kernels/cuda']))} {row.signature} {targets}".encode()).hexdigest()
+    sources = content_hash(reachable(["kernels/cuda"]))
+    key = hashlib.sha256(f"{sources} {NAME} {row.signature} {targets}".encode()).hexdigest()
     if known and known.exists():
         kept = json.loads(known.read_text())
         if kept["key"] == key:

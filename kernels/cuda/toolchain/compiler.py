@@ -1,44 +1,32 @@
-"""The compiler, and all that the kernels ask of it. This module and ptx.py alone know numba-cuda.
+"""The compiler, and all that the kernels ask of it.
 
-Kernel files import ``cuda``, ``int32``, ``kernel`` and the like from here and know nothing else of the compiler. So
-another compiler is put in here alone, under its own :data:`NAME`; the simulator (simulator/launch.py) puts a module of
-its own in the place of this one and runs the same sources without a GPU. numba-cuda compiles; launches go to the driver
-by way of driver.py, which this module alone imports.
+Kernel files import ``cuda``, ``int32``, ``kernel`` and the like from here and know nothing else of the compiler, which
+is the one that ``QSA_COMPILER`` names (choice.py), under its :data:`NAME`. The simulator (simulator/launch.py) puts a
+module of its own in the place of this one and runs the same sources without a GPU. Launches go to the driver by way of
+driver.py, which this module alone imports.
 
-Importing this module needs numba-cuda, but neither a GPU nor CuPy: kernels compile to PTX without them.
+Importing this module needs the compiler, but neither a GPU nor CuPy: kernels compile to PTX without them.
 """
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from threading import get_ident
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import cuda, types
-from numba.cuda import compile_ptx as _compile_ptx
-from numba.cuda import dispatcher as _dispatcher
-from numba.cuda import libdevice
-from numba.cuda.core import config, sigutils
-from numba.cuda.extending import intrinsic
-from numba.cuda.np import numpy_support
 
-from . import driver
+from . import choice, driver
 from .constants import STATIC_SHARED
 from .host import Argument, DeviceArray, Numbers, Properties, per_device
 
+_chosen = choice.chosen()
+cuda, types, libdevice, intrinsic = _chosen.cuda, _chosen.types, _chosen.libdevice, _chosen.intrinsic
 int8, uint8, int32, uint32 = types.int8, types.uint8, types.int32, types.uint32
 int64, uint64, float32, float64 = types.int64, types.uint64, types.float32, types.float64
 
-# Small grids are what a decode step needs; the warning would come with every launch. Whenever a NUMBA_ variable has
-# changed, the next compilation reads all settings from the environment again, so it must say the same.
-config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
-os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")
-
-NAME = "numba-cuda"
+NAME = choice.compiler_name()
+"""The compiler's name."""
 
 __all__ = [
     "NAME",
@@ -58,7 +46,6 @@ __all__ = [
     "int32",
     "int64",
     "intrinsic",
-    "ir",
     "kernel",
     "launch",
     "libdevice",
@@ -84,17 +71,17 @@ def kernel(
     """Decorator of a kernel. ``max_registers`` per lane; ``shared_memory_carveout`` in percent of the L1 cache;
     ``launch_bounds`` (threads, blocks per multiprocessor).
 
-    Link-time optimisation stays off: what the tests read in the PTX is then what runs.
+    Without link-time optimisation: what the tests read in the PTX is then what runs.
     """
     options = {
         "max_registers": max_registers,
         "shared_memory_carveout": shared_memory_carveout,
         "launch_bounds": launch_bounds,
     }
-    return cuda.jit(lto=False, **{name: value for name, value in options.items() if value is not None})
+    return _chosen.kernel(**{name: value for name, value in options.items() if value is not None})
 
 
-device_function = cuda.jit(device=True, forceinline=True)
+device_function = _chosen.device_function
 """Decorator of a function called from kernels; always inlined."""
 
 
@@ -189,7 +176,7 @@ def addresses(arrays: Sequence[Any], expected: Sequence[tuple[tuple[int, ...], n
 
 @cache
 def _array_type(dtype, ndim, layout):
-    return types.Array(numpy_support.from_dtype(np.dtype(dtype)), ndim, layout)
+    return _chosen.array_type(np.dtype(dtype), ndim, layout)
 
 
 def _type_of(kernel, value):
@@ -210,7 +197,8 @@ def _function(kernel, args):
     """The driver's function of ``kernel`` for ``args``. Raises ValueError on a NumPy array."""
     if any(isinstance(x, np.ndarray) for x in args):
         raise ValueError(f"{kernel.py_func.__name__}: an argument is a NumPy array: must be on the device")
-    return driver.function_of(kernel, tuple(_type_of(kernel, x) for x in args), current_device())
+    capability = properties().compute_capability
+    return driver.function_of(kernel, tuple(_type_of(kernel, x) for x in args), current_device(), capability)
 
 
 def _axes(size):
@@ -275,28 +263,9 @@ def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, clus
     return driver.max_clusters(_function(kernel, args), block, shared, cluster, current_device())
 
 
-@contextmanager
-def _compiling_for(compute_capability: tuple[int, int]) -> Iterator[None]:
-    """Let numba-cuda compile device functions for ``compute_capability``.
-
-    It asks the current device for its capability whenever it compiles a device function, and takes no argument in its
-    place; without a GPU that question fails. Meanwhile the answer is a device of this capability.
-    """
-    asked = _dispatcher.get_current_device
-    device = SimpleNamespace(compute_capability=compute_capability)
-    _dispatcher.get_current_device = lambda: device
-    try:
-        yield
-    finally:
-        _dispatcher.get_current_device = asked
-
-
-def compile_ptx(kernel: Any, signature: str, compute_capability: tuple[int, int]) -> str:
+def compile_ptx(kernel: Any, signature: Any, compute_capability: tuple[int, int]) -> str:
     """PTX text of ``kernel`` for a signature such as ``"void(float32[:, ::1], int32)"``. Needs no GPU.
 
-    Not for several threads at a time: see :func:`_compiling_for`.
+    Not for several threads at a time: meanwhile the compiler believes in a device of this capability.
     """
-    arguments, _ = sigutils.normalize_signature(signature)
-    bounds = kernel.targetoptions.get("launch_bounds")
-    with _compiling_for(compute_capability):
-        return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
+    return _chosen.compile_ptx(kernel, signature, compute_capability)

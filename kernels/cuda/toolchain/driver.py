@@ -1,6 +1,6 @@
 """What the driver is asked for itself: launches with packed arguments, dynamic shared memory, clusters of blocks.
 
-``compiler.py`` alone calls these. ``kernel`` is one of numba-cuda's, ``types`` are numba's of its arguments; ``device``
+``compiler.py`` alone calls these. ``kernel`` is one of the compiler's, ``types`` are numba's of its arguments; ``device``
 is the current one's ordinal, by which answers are remembered. Every function raises RuntimeError when the driver
 refuses, unless it says otherwise.
 """
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .choice import chosen
 from .constants import STATIC_SHARED
 from .host import Argument, Numbers, count_launch
 
@@ -20,7 +21,7 @@ WORD = 8
 
 
 class Function(NamedTuple):
-    """A kernel compiled for some types of arguments: its name, numba's object, and the driver's handle as an int."""
+    """A kernel compiled for some types of arguments: its name, the compiler's object, and the driver's handle as an int."""
 
     name: str
     compiled: Any
@@ -30,14 +31,13 @@ class Function(NamedTuple):
 _functions: dict[tuple[Any, tuple[Any, ...], int], Function] = {}
 
 
-def function_of(kernel: Any, types: tuple[Any, ...], device: int) -> Function:
-    """:class:`Function` of ``kernel`` for ``types``; compiled and loaded once for each device."""
+def function_of(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> Function:
+    """:class:`Function` of ``kernel`` for ``types``; compiled and loaded once for each device, which has this compute
+    ``capability``."""
     key = (kernel, types, device)
     found = _functions.get(key)
     if found is None:
-        compiled = kernel.compile(types)
-        handle = compiled._codelibrary.get_cufunc().kernel
-        found = Function(kernel.py_func.__name__, compiled, int(getattr(handle, "handle", None) or handle._handle))
+        found = Function(kernel.py_func.__name__, *chosen().compiled(kernel, types, capability))
         _functions[key] = found
     return found
 
@@ -55,7 +55,7 @@ _dynamic_shared: dict[Function, int] = {}
 
 def set_dynamic_shared(function: Function, nbytes: int, device: int) -> None:
     """Allow ``function`` ``nbytes`` of dynamic shared memory: beyond :data:`STATIC_SHARED` the driver wants an
-    attribute on it, which numba-cuda does not set."""
+    attribute on it, which no compiler sets."""
     if nbytes <= STATIC_SHARED or _dynamic_shared.get(function, 0) >= nbytes:
         return
     from cuda.bindings import driver
@@ -82,16 +82,6 @@ def _configuration(grid, block, shared, cluster):
     return made
 
 
-def _array_words(address: int, itemsize: int, shape: Sequence[int], strides: Sequence[int]) -> list[int]:
-    """An array as numba passes it: two pointers that a device has no use for, size, item size, address, shape, strides
-    in bytes."""
-    return [0, 0, prod(shape), itemsize, address, *shape, *strides]
-
-
-ADDRESS = 4
-"""Index of the address among an array's words."""
-
-
 def _strides(shape: Sequence[int], itemsize: int) -> Iterator[int]:
     """Strides in bytes of a C-contiguous array."""
     for axis in range(len(shape)):
@@ -104,7 +94,7 @@ def _words(value: Any) -> list[int]:
         return [value]
     if isinstance(value, Argument):
         itemsize = np.dtype(value.dtype).itemsize
-        return _array_words(0, itemsize, value.shape, tuple(_strides(value.shape, itemsize)))
+        return chosen().array_words(0, itemsize, value.shape, tuple(_strides(value.shape, itemsize)))
     if isinstance(value, Numbers):
         return [0] * value.length
     if isinstance(value, tuple):
@@ -114,7 +104,7 @@ def _words(value: Any) -> list[int]:
         own = np.frombuffer(np.asarray(value).tobytes(), np.uint8)
         bits[: own.size] = own
         return [int(bits.view(np.int64)[0])]
-    return _array_words(value.data.ptr, value.dtype.itemsize, value.shape, value.strides)
+    return chosen().array_words(value.data.ptr, value.dtype.itemsize, value.shape, value.strides)
 
 
 NO_CONTEXT = 201
@@ -157,7 +147,7 @@ class PackedLaunch:
         self._numbers: list[tuple[int, Numbers]] = []
         for value in args:
             if isinstance(value, Argument):
-                pointed.append((len(words) + ADDRESS, value.position, value.first * value.row))
+                pointed.append((len(words) + chosen().ADDRESS, value.position, value.first * value.row))
             elif isinstance(value, Numbers):
                 self._numbers.append((len(words), value))
             words += _words(value)

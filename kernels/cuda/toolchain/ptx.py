@@ -1,4 +1,4 @@
-"""PTX instructions that numba-CUDA lacks, as functions that kernels call: intrinsics around inline assembly.
+"""PTX instructions that the compiler lacks, as functions that kernels call: intrinsics around inline assembly.
 
 Each instruction is one assignment below; its name is what kernels import, and the simulator's ``ptx.py`` has the same
 names with the same numbers of arguments. Shared addresses are int32 (see :func:`shared_base`), global addresses are
@@ -11,19 +11,11 @@ from collections.abc import Callable
 from inspect import Parameter, Signature
 from typing import Any
 
-from .compiler import float32, int32, int64, intrinsic, ir, types, uint32
+from .choice import chosen
+from .compiler import float32, int32, int64, intrinsic, types, uint32
 
-_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
-_TYPES = {"i": (int32, _I32, "r"), "u": (uint32, _I32, "r"), "l": (int64, _I64, "l"), "f": (float32, _F32, "f")}
-"""Letter of a register -> (numba type, LLVM type, register class)."""
-
-
-def _result(context, builder, return_type, call, results):
-    if not results:
-        return context.get_dummy_value()
-    if len(results) == 1:
-        return call
-    return context.make_tuple(builder, return_type, [builder.extract_value(call, i) for i in range(len(results))])
+_TYPES = {"i": (int32, "r"), "u": (uint32, "r"), "l": (int64, "l"), "f": (float32, "f")}
+"""Letter of a register -> (numba type, register class)."""
 
 
 def _instruction(
@@ -37,23 +29,12 @@ def _instruction(
     """
     taken = [_TYPES[letter] for letter in arguments]
     given = [_TYPES[letter] for letter in results]
-    return_type: Any
-    if len(given) == 1:
-        return_type, llvm = given[0][:2]
-    elif given:
-        return_type = types.UniTuple(given[0][0], len(given))
-        llvm = ir.LiteralStructType([t[1] for t in given])
-    else:
-        return_type, llvm = types.void, ir.VoidType()
+    return_type: Any = types.void
+    if given:
+        return_type = given[0][0] if len(given) == 1 else types.UniTuple(given[0][0], len(given))
     typed = return_type(*[t[0] for t in taken])
-    constraints = [f"={t[2]}" for t in given] + [t[2] for t in taken] + ["~{memory}"] * memory
-    volatile = memory or not results
-
-    def codegen(context, builder, signature, args):
-        function = ir.FunctionType(llvm, [t[1] for t in taken])
-        asm = ir.InlineAsm(function, text, ",".join(constraints), side_effect=volatile)
-        call = builder.call(asm, args, attrs=("convergent",) if converged else ())
-        return _result(context, builder, signature.return_type, call, results)
+    constraints = [f"={t[1]}" for t in given] + [t[1] for t in taken] + ["~{memory}"] * memory
+    codegen = chosen().assembly(text, ",".join(constraints), results, arguments, memory or not results, converged)
 
     def typing(typingctx, *_):
         return typed, codegen
@@ -288,40 +269,20 @@ st_async_v4_i32 = _instruction(
 )
 
 
-def _shared_address(context, builder, signature, args):
-    data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
-    return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3), "shared"), _I32)
-
-
 @intrinsic
 def shared_base(typingctx, array):
     """int32 address of a shared array's first byte."""
-
-    def codegen(context, builder, signature, args):
-        # Kept from the compiler, which would make a constant of every address that is added up from it.
-        text = ir.InlineAsm(ir.FunctionType(_I32, [_I32]), "mov.b32 $0,$1;", "=r,r", side_effect=False)
-        return builder.call(text, [_shared_address(context, builder, signature, args)])
-
-    return int32(array), codegen
+    return int32(array), chosen().kept_shared_address
 
 
 @intrinsic
 def shared_window(typingctx, array):
     """As :func:`shared_base`, the compiler knowing it to be a constant: some kernels take fewer registers so, others
     more."""
-
-    def codegen(context, builder, signature, args):
-        return _shared_address(context, builder, signature, args)
-
-    return int32(array), codegen
+    return int32(array), chosen().shared_address
 
 
 @intrinsic
 def global_base(typingctx, array):
     """int64 address of a global array's first byte."""
-
-    def codegen(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, value=args[0])
-        return builder.ptrtoint(array.data, _I64)
-
-    return int64(array), codegen
+    return int64(array), chosen().global_address
