@@ -237,15 +237,13 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
         out_row = global_base(out) + int64(row) * max_blocks * 4
         base = first
         block = int32(base + (lane >> 3) * 2)
-        # Four names: numba-cuda-mlir cannot assign a tuple of tuples twice.
-        ka0, ka1, ka2, ka3 = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
+        ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
         while base <= last:
-            ka = ka0, ka1, ka2, ka3
             # One key of the pair is under way while the other is multiplied.
             kb = _strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
             a0, a1, a2, a3 = four_lanes(ka, q0), four_lanes(ka, q1), four_lanes(ka, q2), four_lanes(ka, q3)
             block = int32(block + stride)
-            ka0, ka1, ka2, ka3 = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
+            ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
             upper = lane & 4 != 0
             s0 = exchange(upper, a0, four_lanes(kb, q0), 4)
             s1 = exchange(upper, a1, four_lanes(kb, q1), 4)

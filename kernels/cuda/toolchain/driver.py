@@ -1,8 +1,8 @@
 """What the driver is asked for itself: launches with packed arguments, dynamic shared memory, clusters of blocks.
 
-``compiler.py`` alone calls these. ``kernel`` is one of the compiler's, ``types`` are numba's of its arguments; ``device``
-is the current one's ordinal, by which answers are remembered. Every function raises RuntimeError when the driver
-refuses, unless it says otherwise.
+``compiler.py`` alone calls these. ``kernel`` is one of the compiler's, ``types`` are numba's of its arguments;
+``device`` is the current one's ordinal, by which answers are remembered. Every function raises RuntimeError when the
+driver refuses, unless it says otherwise.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ WORD = 8
 
 
 class Function(NamedTuple):
-    """A kernel compiled for some types of arguments: its name, the compiler's object, and the driver's handle as an int."""
+    """A kernel compiled for some types of arguments: its name, the compiler's object, the driver's handle as an int."""
 
     name: str
     compiled: Any

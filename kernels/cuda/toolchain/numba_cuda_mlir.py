@@ -16,6 +16,7 @@ from numba_cuda_mlir._mlir.extras import types as mlir_types
 from numba_cuda_mlir.cuda import compile_ptx as _compile_ptx
 from numba_cuda_mlir.cuda import libdevice as _libdevice
 from numba_cuda_mlir.extending import intrinsic, lower_builtin, refresh_registries
+from numba_cuda_mlir.mlir_lowering import MLIRLower
 from numba_cuda_mlir.numba_cuda.core import sigutils
 from numba_cuda_mlir.numba_cuda.np import numpy_support
 
@@ -218,8 +219,30 @@ def _unsigned(operation):
     return codegen
 
 
+def _nested_tuples(allocate):
+    """``MLIRLower``'s method that makes stack slots of variables with several assignments, for tuples of tuples too.
+
+    0.6.0 gives every tuple of equal elements one array of them, which a tuple is no element of. A slot for each number,
+    as other tuples have, is what its loads and stores take as well.
+    """
+
+    def allocated(self, var_assign_count):
+        plain = {}
+        for name, count in var_assign_count.items():
+            kind = self.get_numba_type(name) if count > 1 else None
+            if isinstance(kind, types.UniTuple) and isinstance(kind.dtype, types.BaseTuple):
+                self.varmap[name] = self._allocate_stack_slot_for_type(kind)
+            else:
+                plain[name] = count
+        allocate(self, plain)
+
+    return allocated
+
+
 def _mend():
-    """Register what 0.6.0 compiles wrongly; the more specific types are the compiler's choice."""
+    """Register what 0.6.0 compiles wrongly or not at all; the more specific types are the compiler's choice."""
+    method = "allocate_stack_space_for_vars_with_multiple_assigns"
+    setattr(MLIRLower, method, _nested_tuples(getattr(MLIRLower, method)))
     shuffles = (
         (cuda.shfl_sync, nvvm.ShflKind.idx, 31),
         (cuda.shfl_up_sync, nvvm.ShflKind.up, 0),

@@ -1,0 +1,12 @@
+"""A compilation that breaks its process, in the place of ``ptxcheck.table.verdict``: another process imports it here."""
+
+import os
+
+from qsa.kernels.cuda.ptxcheck.table import Verdict
+
+
+def verdict(name, target):
+    """Of the row ``sample`` none, for the process ends; of every other one an empty one."""
+    if name == "sample":
+        os._exit(1)
+    return Verdict(name)
