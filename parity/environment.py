@@ -12,11 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from qsa import golden
+from qsa.kernels.cuda.toolchain import choice
 from qsa.kernels.sources import root
 from qsa.kernels.switches import VARIABLES, Switches
 from qsa.reference.exact import CONTRACT
 
-_PACKAGES = ("qsa-parity", "numpy", "numba", "llvmlite", "numba-cuda", "cupy-cuda12x", "cupy-cuda13x", "xxhash", "rich")
+_PACKAGES = (
+    *("qsa-parity", "numpy", "numba", "llvmlite", "numba-cuda", "numba-cuda-mlir", "cupy-cuda12x", "cupy-cuda13x"),
+    *("xxhash", "rich"),
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> argparse.ArgumentParser:
@@ -168,4 +172,5 @@ def _device() -> str:
 def _switches() -> dict[str, str]:
     state = Switches.from_environment()
     words = {None: "unset", False: "0", True: "1"}
-    return {VARIABLES[name]: words.get(getattr(state, name), state.arithmetic) for name in VARIABLES}
+    found = {VARIABLES[name]: words.get(getattr(state, name), state.arithmetic) for name in VARIABLES}
+    return found | {choice.VARIABLE: choice.compiler_name()}

@@ -21,7 +21,10 @@ THROTTLED = {
 }
 """Bits of NVML's clock event reasons with which a timing depends on power or cooling and not on the kernel alone."""
 
-PACKAGES = ("numpy", "numba", "llvmlite", "numba-cuda", "cuda-bindings", "cuda-core", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = (
+    *("numpy", "numba", "llvmlite", "numba-cuda", "numba-cuda-mlir", "cuda-bindings", "cuda-core"),
+    *("cupy-cuda12x", "cupy-cuda13x"),
+)
 
 
 def facts() -> dict[str, Any]:

@@ -183,12 +183,12 @@ def test_the_words_of_the_successor_are_its_parameters(small):
 
 
 def test_what_is_loaded_is_what_the_table_speaks_of(small):
-    """The machine code for the driver (an ELF file) is made of the same PTX, under the name that the driver asks for."""
+    """The machine code for the driver (an ELF file) is made of the same PTX, under the name that it is asked for."""
     assert small["cubin"] == "7f454c46" and small["entry"] and small["same"]
 
 
 def test_what_the_successor_compiles_wrongly_is_mended(small):
-    """Unsigned least and greatest values, both halves of a shuffled 64-bit integer, a tuple of tuples assigned twice."""
+    """Unsigned min and max, both halves of a shuffled 64-bit integer, a tuple of tuples that is assigned twice."""
     least, most, shuffled, nested = small["mended"]
     assert "min.u32" in least and "max.u64" in most
     assert shuffled.count("shfl.sync.bfly.b32") == 2

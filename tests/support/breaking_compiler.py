@@ -1,4 +1,4 @@
-"""A compilation that breaks its process, in the place of ``ptxcheck.table.verdict``: another process imports it here."""
+"""A compilation that breaks its process, for the place of ``ptxcheck.table.verdict``: a process imports it here."""
 
 import os
 

@@ -37,7 +37,7 @@ def function_of(kernel: Any, types: tuple[Any, ...], device: int, capability: tu
     key = (kernel, types, device)
     found = _functions.get(key)
     if found is None:
-        found = Function(kernel.py_func.__name__, *chosen().compiled(kernel, types, capability))
+        found = Function(kernel.py_func.__name__, *chosen().compiled(kernel, types, device, capability))
         _functions[key] = found
     return found
 

@@ -65,9 +65,9 @@ def compile_ptx(kernel: Any, signature: Any, compute_capability: tuple[int, int]
         return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
 
 
-def compiled(kernel: Any, types: tuple[Any, ...], compute_capability: tuple[int, int]) -> tuple[Any, int]:
+def compiled(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> tuple[Any, int]:
     """``kernel`` compiled for arguments of ``types`` and loaded on the current device: (numba's object, the driver's
-    CUkernel as an int)."""
+    CUkernel as an int). numba-cuda asks for the device, the current one, and its capability itself."""
     made = kernel.compile(types)
     handle = made._codelibrary.get_cufunc().kernel
     return made, int(getattr(handle, "handle", None) or handle._handle)
@@ -112,20 +112,20 @@ def assembly(
     return codegen
 
 
-def shared_address(context, builder, signature, args):
+def shared_address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """Code of ``ptx.shared_window``."""
     data = context.make_array(signature.args[0])(context, builder, value=args[0]).data
     return builder.ptrtoint(builder.addrspacecast(data, data.type.pointee.as_pointer(3), "shared"), _LLVM["i"])
 
 
-def kept_shared_address(context, builder, signature, args):
+def kept_shared_address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """Code of ``ptx.shared_base``."""
     # Kept from the compiler, which would make a constant of every address that is added up from it.
     text = ir.InlineAsm(ir.FunctionType(_LLVM["i"], [_LLVM["i"]]), "mov.b32 $0,$1;", "=r,r", side_effect=False)
     return builder.call(text, [shared_address(context, builder, signature, args)])
 
 
-def global_address(context, builder, signature, args):
+def global_address(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     """Code of ``ptx.global_base``."""
     array = context.make_array(signature.args[0])(context, builder, value=args[0])
     return builder.ptrtoint(array.data, _LLVM["l"])

@@ -81,12 +81,12 @@ def _succeeded(answer, what):
     return values[0] if values else None
 
 
-def compiled(kernel: Any, types: tuple[Any, ...], compute_capability: tuple[int, int]) -> tuple[Any, int]:
-    """``kernel`` compiled for arguments of ``types`` and loaded on the current device: (the compiler's object, the
-    driver's CUkernel as an int). Raises RuntimeError where the driver refuses."""
+def compiled(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> tuple[Any, int]:
+    """``kernel`` compiled for arguments of ``types`` and loaded for the ``device`` of this compute ``capability``: (the
+    compiler's object, the driver's CUkernel as an int). Raises RuntimeError where the driver refuses."""
     from cuda.bindings import driver
 
-    made, code, name = cubin(kernel, types, compute_capability)
+    made, code, name = cubin(kernel, types, capability)
     what = f"loading {kernel.py_func.__name__}"
     # A library's kernel, as numba-cuda's: what driver.py sets on it is refused for a module's function.
     library = _succeeded(driver.cuLibraryLoadData(code, None, None, 0, None, None, 0), what)
@@ -94,8 +94,7 @@ def compiled(kernel: Any, types: tuple[Any, ...], compute_capability: tuple[int,
     carveout = kernel.targetoptions.get("shared_memory_carveout")
     if carveout is not None:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        device = _succeeded(driver.cuCtxGetDevice(), what)
-        _succeeded(driver.cuKernelSetAttribute(attribute, carveout, found, device), what)
+        _succeeded(driver.cuKernelSetAttribute(attribute, carveout, found, driver.CUdevice(device)), what)
     return made, int(found)
 
 
@@ -155,12 +154,12 @@ def _shared_address(builder, array):
     return arith.trunci(mlir_types.i32(), value)
 
 
-def shared_address(builder, target, args, kwargs):
+def shared_address(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
     """Code of ``ptx.shared_window``."""
     builder.store_var(target, _shared_address(builder, builder.load_var(args[0])))
 
 
-def kept_shared_address(builder, target, args, kwargs):
+def kept_shared_address(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
     """Code of ``ptx.shared_base``."""
     value = _shared_address(builder, builder.load_var(args[0]))
     # Kept from the compiler, which would make a constant of every address that is added up from it.
@@ -168,7 +167,7 @@ def kept_shared_address(builder, target, args, kwargs):
     builder.store_var(target, kept)
 
 
-def global_address(builder, target, args, kwargs):
+def global_address(builder: Any, target: Any, args: Any, kwargs: Any) -> None:
     """Code of ``ptx.global_base``."""
     builder.store_var(target, _address(builder, builder.load_var(args[0])))
 
