@@ -4,8 +4,10 @@
 Importing this module needs numba-cuda-mlir (0.6.0), but neither a GPU nor CuPy.
 """
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -209,8 +211,8 @@ def _shuffled_64(kind, clamp):
     return codegen
 
 
-def _unsigned(operation):
-    """Code of ``min`` or ``max`` of two unsigned integers: 0.6.0 compares them as signed ones."""
+def _of_operands(operation):
+    """Code of an MLIR ``operation`` of two values of one type."""
 
     def codegen(builder, target, args, kwargs):
         builder.store_var(target, operation(*(builder.load_var(argument) for argument in args)))
@@ -251,9 +253,11 @@ def _mend():
     for wide in (types.int64, types.uint64):
         for function, kind, clamp in shuffles:
             lower_builtin(function, types.Integer, wide, types.Integer)(_shuffled_64(kind, clamp))
+    # It compares unsigned numbers as signed ones here, and a NaN as not unequal to anything, itself included.
     for unsigned in (types.uint32, types.uint64):
-        lower_builtin(min, unsigned, unsigned)(_unsigned(arith.minui))
-        lower_builtin(max, unsigned, unsigned)(_unsigned(arith.maxui))
+        lower_builtin(min, unsigned, unsigned)(_of_operands(arith.minui))
+        lower_builtin(max, unsigned, unsigned)(_of_operands(arith.maxui))
+    lower_builtin(operator.ne, types.float32, types.float32)(_of_operands(partial(arith.cmpf, arith.CmpFPredicate.UNE)))
     refresh_registries(typing=False)
 
 
