@@ -151,6 +151,21 @@ types = (*(compiler._array_type(w.dtype, len(w.shape), "C") for w in words), com
 texts = {target: compiler.compile_ptx(small, types, target) for target in ((9, 0), (8, 0))}
 text = texts[9, 0]
 made, cubin, name = choice.chosen().cubin(small, types, (9, 0))
+
+@kernel(shared_memory_carveout=100)
+def carved(x, n):
+    st(at(x), n)
+
+# What the driver is asked for when a kernel is loaded.
+from cuda.bindings import driver as bindings
+
+asked = []
+bindings.cuLibraryLoadData = lambda code, *rest: (asked.append(["load", code[:4].hex(), *rest]), (0, 5))[1]
+bindings.cuLibraryGetKernel = lambda library, name: (asked.append(["kernel", library, name.decode()]), (0, 77))[1]
+bindings.cuKernelSetAttribute = lambda a, value, *of: (asked.append([a.name, value, *map(int, of)]), (0,))[1]
+matrix = (compiler._array_type("int32", 2, "C"), int64)
+found = driver.function_of(carved, matrix, 3, (9, 0))
+again = driver.function_of(carved, matrix, 3, (9, 0))
 one = "void(int32[:, ::1], int64)"
 print(json.dumps({
     "name": compiler.NAME,
@@ -162,6 +177,7 @@ print(json.dumps({
     "parameters": re.findall(r"\\.param \\.([a-z0-9]+)(?: \\.ptr[^,\\n]*)? \\w+_param_\\d+", text),
     "words": launch.words,
     "cubin": cubin[:4].hex(), "entry": f".entry {name}(" in text, "same": made.metadata["ptx"] == text,
+    "asked": asked, "found": [found.name, found.handle, again is found],
     "mended": [check.instructions(compiler.compile_ptx(k, one, (9, 0))) for k in (least, most, shuffled, nested, nan)],
 }))
 """
@@ -191,6 +207,15 @@ def test_the_words_of_the_successor_are_its_parameters(small):
 def test_what_is_loaded_is_what_the_table_speaks_of(small):
     """The machine code for the driver (an ELF file) is made of the same PTX, under the name that it is asked for."""
     assert small["cubin"] == "7f454c46" and small["entry"] and small["same"]
+
+
+def test_a_kernel_is_loaded_as_a_library_and_once(small):
+    """The driver's kernel of the compiled code, with the shared memory that the kernel wants."""
+    load, kernel, carveout = small["asked"]
+    assert load == ["load", "7f454c46", None, None, 0, None, None, 0]
+    assert kernel[:2] == ["kernel", 5] and "carved" in kernel[2]
+    assert carveout == ["CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT", 100, 77, 3]
+    assert small["found"] == ["carved", 77, True]
 
 
 def test_what_the_successor_compiles_wrongly_is_mended(small):
