@@ -88,6 +88,16 @@ def _recurrent() -> None:
     layers.delta_rule(_ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1, 4), _ones(2, 1), _ones(2, 1), _ones(1, 4, 4))
 
 
+def _products() -> None:
+    _linear()
+    _experts()
+
+
+def _elements() -> None:
+    _rows()
+    _recurrent()
+
+
 def _sampler() -> None:
     options = Sampling(temperature=1.0, top_k=2, top_p=0.9)
     lists, history = sampler.new_lists(1), np.zeros((1, 4), np.int32)
@@ -98,8 +108,8 @@ def _sampler() -> None:
 JOBS: dict[str, Callable[[], None]] = {
     "attend exact": lambda: _attend("exact"),
     "sampler": _sampler,
-    "linear, experts": lambda: (_linear(), _experts())[0],
-    "rows, recurrent": lambda: (_rows(), _recurrent())[0],
+    "linear, experts": _products,
+    "rows, recurrent": _elements,
     "attend float": lambda: _attend("float"),
     "cells": _cells,
 }

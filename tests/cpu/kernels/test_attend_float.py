@@ -1,5 +1,7 @@
 """The bytes of ``attend`` in the float arithmetic: every operation in the order that ``attend_float.py`` states."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -80,7 +82,7 @@ def test_every_sum_is_made_in_the_stated_order(fmt, geometry, splits):
     for row, width in enumerate(WIDTHS):
         cells = read_kv(kv, ids[row, :width])
         k, v = values(cells.k_codes, cells.k_scale), values(cells.v_codes, cells.v_scale)
-        length = 64 if splits is None else 64 * -(-(-(-width // 64)) // splits)
+        length = 64 if splits is None else 64 * math.ceil(math.ceil(width / 64) / splits)
         for head in range(g.n_head):
             query, kv_head = q[row, head], head // g.group
             out = attended(rotate(query) if rotated[0] else query, k[:, kv_head], v[:, kv_head], length)
