@@ -81,6 +81,7 @@ class Engine:
         acceptance: str | None = None,
         drafting: Drafting | None = None,
         stop: Iterable[int] = (),
+        prefix: Slot | None = None,
     ) -> Request:
         """Queue a text to be continued; returns its :class:`Request`.
 
@@ -92,6 +93,8 @@ class Engine:
                     sampling) or ``rejection``
         drafting    a Drafting, or None to draft nothing
         stop        token ids after which the text ends; the one that ends it is emitted
+        prefix      a Slot of the engine's model and sizes that has read the first of ``ids``, but not all: they are not
+                    read again. It is copied when the text gets its slot, and must stay as it is until then
 
         Raises ValueError that names the argument outside its range, also for a text beyond the slots' capacity. Nothing
         is queued then.
@@ -101,8 +104,20 @@ class Engine:
         )
         if request.drafts and self.drafter is None:
             raise ValueError("drafting: the model has no draft layer, and no drafter is given")
+        if prefix is not None:
+            request.prefix = self._checked_prefix(prefix, request)
         self._waiting.append(request)
         return request
+
+    def _checked_prefix(self, prefix: Slot, request: Request) -> Slot:
+        """``prefix``; raises ValueError where ``request`` cannot go on from it."""
+        if not isinstance(prefix, Slot) or not self.slots[0].fits(prefix):
+            raise ValueError("prefix: must be a Slot of the engine's model, capacity, page size, K/V and index format")
+        if not 0 < prefix.n < len(request.ids):
+            raise ValueError(f"prefix: {prefix.n} tokens read: must be 1 to {len(request.ids) - 1}, fewer than ids")
+        if request.drafts:
+            raise ValueError("drafting: a prefix has no cells of the drafter: the whole prompt must be read")
+        return prefix
 
     @property
     def idle(self) -> bool:
@@ -168,6 +183,9 @@ class Engine:
             request = self._waiting[0]
             try:
                 self.slots[index].reset(request.drafting.window if request.drafting else None)
+                if request.prefix is not None:
+                    self.slots[index].copy_from(request.prefix)
+                    request.prefilled, request.prefix = request.prefix.n, None
             except BaseException as error:
                 # The slot may be reset only in part. The next request that takes it resets it again.
                 self._finish(request, "failed", error)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from qsa.reference.sampler import GREEDY, Sampling
 
 from .sampling import ACCEPTANCES
 from .statistics import Statistics
+
+if TYPE_CHECKING:
+    from .slot import Slot
 
 MAX_ROWS = WINDOW_ROWS
 """Rows of a window, which are of one slot, and slots of a batch window."""
@@ -92,6 +95,7 @@ class Request:
     statistics    :class:`Statistics`
     draft_error   last error that the statistics count as a failure of the drafter
     window_error  last error that the statistics count as a rerun
+    prefix        :class:`~qsa.engine.Slot` that has read the first of ``ids``, or None
     """
 
     ids: list[int]
@@ -109,6 +113,7 @@ class Request:
     statistics: Statistics = field(default_factory=Statistics)
     draft_error: Exception | None = None
     window_error: Exception | None = None
+    prefix: "Slot | None" = field(default=None, repr=False)
     sequence: list[int] = field(default_factory=list, repr=False)
     prefilled: int = 0
 

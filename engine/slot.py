@@ -107,16 +107,25 @@ class Slot:
     def fork(self) -> "Slot":
         """A new slot with a copy of the whole state, indexer keys included."""
         other = Slot(self.model, self.capacity, self.page_size, self.kv_format, self.index_format)
-        other.state.restore(self.state.snapshot())
-        for (_, source), (_, target) in zip(self._qsa_states(), other._qsa_states(), strict=True):
+        other.copy_from(self)
+        if self.draft is not None and other.draft is not None:
+            other.draft.copy_from(self.draft)
+        return other
+
+    def copy_from(self, other: "Slot") -> None:
+        """Take the state of ``other``, a slot of the same model and sizes, but for the draft layer's cells."""
+        self.state.restore(other.state.snapshot())
+        for (_, source), (_, target) in zip(other._qsa_states(), self._qsa_states(), strict=True):
             copy_pool(target.kv, source.kv)
             target.index.dead[...], target.index.pooled[...] = source.index.dead, source.index.pooled
             if self.index_format == "int16":
                 target.index.dead_exponent[...] = source.index.dead_exponent
                 target.index.pooled_exponent[...] = source.index.pooled_exponent
-        if self.draft is not None and other.draft is not None:
-            other.draft.copy_from(self.draft)
-        return other
+
+    def fits(self, other: "Slot") -> bool:
+        """Whether ``other`` is a slot of the same model and sizes."""
+        sizes = ((each.capacity, each.page_size, each.kv_format, each.index_format) for each in (self, other))
+        return self.model is other.model and len(set(sizes)) == 1
 
     def save(self) -> bytes:
         """The state as bytes (a safetensors file). :meth:`restore` reads it in a slot of any page size and capacity

@@ -16,6 +16,7 @@ from qsa.reference.kv import PagedKV
 from ..ops import MAX_SPLITS, WINDOW_ROWS, check_schedule, check_splits, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float
+from .jit import writable
 
 SCRATCH = 64 << 20
 """Bytes of scratch in one launch at most, unless a single row needs more; further rows take further launches."""
@@ -91,7 +92,7 @@ def attend(
     for own in kvs:
         if own.pool.k.coding == "q4_0" or own.pool.v.coding == "q4_0":
             rotate(np.zeros(own.pool.geometry.head_dim, np.float32))  # raises on a dim that has no rotation
-    ids, widths = np.ascontiguousarray(ids, np.int32), np.maximum(steps[:, 3], 0).astype(np.int64)
+    ids, widths = writable(np.ascontiguousarray(ids, np.int32)), np.maximum(steps[:, 3], 0).astype(np.int64)
     kernels = attend_exact if arithmetic == "exact" else attend_float
     direct = out.dtype == np.float32 and out.flags.c_contiguous
     result = out if direct else np.empty(out.shape, np.float32)

@@ -11,11 +11,14 @@ import numpy as np
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
 
-from .gather import ALONE, FP16, Q4_0, TILE, accumulate, code, dots_of, flat, locate, scale_of, turn
+from .gather import ALONE, FP16, GROUP, Q4_0, TILE, accumulate, dots_of, flat, locate, scale_of, turn, write_out
 from .jit import kernel
+from .products.form import WIDE
+from .products.tile import transpose_words
 from .scalar import NAN, SCORE_LIMIT, ZERO, exp2_fraction, floor, half_to_float, rotate, scaled
 from .threads import share
 
+ONE = np.uint64(1)
 CHUNK = 64
 """Cells of a piece in the standing path."""
 
@@ -28,60 +31,115 @@ def _exp2(x):
 
 
 @kernel
-def _values(side, offset, x):
-    """Fill x [dim] float32 with the dequantised values of one cell, in the coding's own basis."""
-    codes, scale, coding = side
+def _values(side, offsets, codes, values):
+    """Fill values [TILE, dim and more] float32 with what the cells at ``offsets`` [up to TILE] hold, dequantised, in
+    the coding's own basis; ``codes`` [TILE, 64] int8 is scratch. Indices are unsigned as in ``gather.write_out``."""
+    stored, scale, coding, dim = side
     if coding == FP16:
-        for d in range(x.size):
-            x[d] = half_to_float(np.uint16(codes[offset, 2 * d]) | np.uint16(codes[offset, 2 * d + 1]) << 8)
+        for c in range(offsets.size):
+            cell = np.uint64(offsets[c])
+            for d in range(np.uint64(dim)):
+                low = stored[cell, np.uint64(2) * d]
+                values[c, d] = half_to_float(np.uint16(low) | np.uint16(stored[cell, np.uint64(2) * d + ONE]) << 8)
         return
-    dims = x.size // scale.shape[1]
-    for group in range(scale.shape[1]):
-        factor = scale_of(scale, offset, group)
-        for d in range(group * dims, (group + 1) * dims):
-            x[d] = np.float32(code(codes, offset, d, coding)) * factor
+    groups = scale.shape[1]
+    dims = np.uint64(dim // groups)
+    for group in range(groups):
+        first = np.uint64(group) * dims
+        if coding == Q4_0:
+            write_out(stored, offsets, group, coding, codes)
+        for c in range(offsets.size):
+            cell, factor = np.uint64(offsets[c]), scale_of(scale, offsets[c], group)
+            if coding == Q4_0:
+                for d in range(dims):
+                    values[c, first + d] = np.float32(codes[c, d]) * factor
+            else:
+                for d in range(dims):
+                    values[c, first + d] = np.float32(np.int8(stored[cell, first + d])) * factor
 
 
 @kernel
-def _piece(q, offsets, count, k, v, factor, top, mass, acc):
+def _columns(values, cells, keys):
+    """keys [dim and more, TILE] = the values [TILE, dim and more] of ``cells`` cells, a cell a column."""
+    width = values.shape[1]
+    for c in range(0, cells, WIDE):
+        for d in range(0, width, WIDE):
+            source, target = values.ctypes.data + 4 * (c * width + d), keys.ctypes.data + 4 * (d * TILE + c)
+            transpose_words(source, 4 * width, target, 4 * TILE)
+
+
+@kernel
+def _scaled(dots, factor, s, top):
+    """s [cells] = dots * factor within +-SCORE_LIMIT; returns the largest of them and ``top``.
+
+    Of integers in the order of floats: the compiler compares them in vectors, which it may not do with floats.
+    """
+    highest = _ordered(top)
+    for c in range(s.size):
+        x = dots[c] * factor
+        # In this form a NaN becomes the limit.
+        x = x if x < SCORE_LIMIT else SCORE_LIMIT
+        x = x if x > -SCORE_LIMIT else -SCORE_LIMIT
+        s[c] = x
+        highest = max(highest, _ordered(x))
+    return np.int32(highest ^ np.int32((highest >> 31) & 0x7FFFFFFF)).view(np.float32)
+
+
+@kernel
+def _ordered(x):
+    """int32 of a float32, so that the greater one has the greater integer."""
+    bits = np.int32(np.float32(x).view(np.int32))
+    return np.int32(bits ^ np.int32((bits >> 31) & 0x7FFFFFFF))
+
+
+@kernel
+def _masses(s, count, mass):
+    """mass [heads] = the sums of s [heads, first ``count``] in the order of the cells: of four heads side by side, each
+    of which waits for its last sum."""
+    heads = len(mass)
+    for head in range(0, heads, 4):
+        last = heads - 1
+        a, b, c, d = s[head], s[min(head + 1, last)], s[min(head + 2, last)], s[min(head + 3, last)]
+        m0, m1, m2, m3 = ZERO, ZERO, ZERO, ZERO
+        for i in range(count):
+            m0 += a[i]
+            m1 += b[i]
+            m2 += c[i]
+            m3 += d[i]
+        mass[head], mass[min(head + 1, last)], mass[min(head + 2, last)], mass[min(head + 3, last)] = m0, m1, m2, m3
+
+
+@kernel
+def _piece(q, offsets, k, v, factor, top, mass, acc):
     """Largest score into top [heads], sums of weights into mass [heads], of weighted values into acc [heads, dim].
 
-    count > 0. Scores are clamped to +-2^24, as in the exact arithmetic.
+    At least one cell. Scores are clamped to +-2^24, as in the exact arithmetic.
     """
     heads, dim = q.shape
+    count, width = offsets.size, (dim + WIDE - 1) // WIDE * WIDE
     s = np.empty((heads, (count + 7) // 8 * 8), np.float32)
-    cell = np.empty(dim, np.float32)
-    keys = np.empty((dim, TILE), np.float32)
-    dots = np.empty((heads, TILE), np.float32)
-    for head in range(heads):
-        top[head], mass[head] = -SCORE_LIMIT, ZERO
+    values, keys = np.empty((TILE, width), np.float32), np.empty((width, TILE), np.float32)
+    dots, codes = np.empty((heads, TILE), np.float32), np.empty((TILE, GROUP), np.int8)
+    top[:] = -SCORE_LIMIT
     for start in range(0, count, TILE):
-        cells = min(TILE, count - start)
-        for c in range(cells):
-            _values(k, offsets[start + c], cell)
-            for d in range(dim):
-                keys[d, c] = cell[d]
-        dots_of(q, keys, dots, 0, dim, cells)
+        mine = offsets[start : start + TILE]
+        _values(k, mine, codes, values)
+        _columns(values, mine.size, keys)
+        dots_of(q, keys, dots, 0, dim, mine.size)
         for head in range(heads):
-            for c in range(cells):
-                x = dots[head, c] * factor
-                x = x if x < SCORE_LIMIT else SCORE_LIMIT
-                x = x if x > -SCORE_LIMIT else -SCORE_LIMIT
-                s[head, start + c] = x
-                top[head] = max(top[head], x)
+            top[head] = _scaled(dots[head], factor, s[head, start : start + mine.size], top[head])
     for head in range(heads):
+        row, highest = s[head], top[head]
         for c in range(count):
-            s[head, c] = _exp2(s[head, c] - top[head])
-            mass[head] += s[head, c]
-        s[head, count:] = ZERO
+            row[c] = _exp2(row[c] - highest)
+        row[count:] = ZERO
+    _masses(s, count, mass)
     acc[:] = ZERO
-    values = np.empty((TILE, dim), np.float32)
     for start in range(0, count, TILE):
-        cells = min(TILE, count - start)
-        padded = (cells + 7) // 8 * 8
-        for c in range(cells):
-            _values(v, offsets[start + c], values[c])
-        values[cells:padded] = ZERO
+        mine = offsets[start : start + TILE]
+        padded = (mine.size + 7) // 8 * 8
+        _values(v, mine, codes, values)
+        values[mine.size : padded] = ZERO
         accumulate(s[:, start:], values, acc, 0, dim, padded)
 
 
@@ -104,7 +162,7 @@ def _pieces(begin, end, job, q, k, v, factor, found, finite, sums):
         query = q[rows[i], mine]
         turned = np.empty(query.shape, np.float32)
         turn(query, k[2], turned, finite[i, piece, mine])
-        _piece(turned, offsets, count, k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
+        _piece(turned, offsets[:count], k, v, factor, top[i, piece, mine], mass[i, piece, mine], acc[i, piece, mine])
 
 
 @kernel
@@ -157,7 +215,7 @@ def attend_rows(
     None makes every chunk a piece. The rest as ``attend_exact.attend_rows``.
     """
     g = kv.pool.geometry
-    k, v = flat(kv.pool.k), flat(kv.pool.v)
+    k, v = (*flat(kv.pool.k), g.head_dim), (*flat(kv.pool.v), g.head_dim)
     chunks = -(-widths[rows] // CHUNK)
     pieces = int(chunks.max()) if splits is None else splits
     lengths = CHUNK * (np.ones_like(chunks) if splits is None else -(-chunks // splits))

@@ -62,16 +62,6 @@ def locate(ids, start, stop, table, page_size, n_head_kv, head, offsets):
 
 
 @kernel
-def code(codes, offset, dim, coding):
-    """The code at ``dim`` of a cell (int8 or q4_0), as an integer."""
-    if coding == Q4_0:
-        # Of every 32 dims, element j is the low nibble of byte j, element 16 + j the high one.
-        byte = np.int64(codes[offset, (dim >> 5) * 16 + (dim & 15)])
-        return ((byte >> ((dim & 16) >> 2)) & 15) - 8
-    return np.int64(np.int8(codes[offset, dim]))
-
-
-@kernel
 def fill(x, group, groups, out):
     """out [64] = the group's elements of x [dim], then what ``out`` held."""
     size = x.size // groups
@@ -93,14 +83,26 @@ def addresses(codes, rows, places):
 
 @kernel
 def write_out(codes, offsets, group, coding, out):
-    """Fill out [cells, 64] int8 with a group's codes of the cells at ``offsets``, q4_0 as far as its group reaches."""
-    for c in range(offsets.size):
-        if coding == Q4_0:
-            for d in range(HALF):
-                out[c, d] = code(codes, offsets[c], group * HALF + d, coding)
-        else:
-            for d in range(GROUP):
-                out[c, d] = np.int8(codes[offsets[c], group * GROUP + d])
+    """Fill out [cells, 64] int8 with a group's codes of the cells at ``offsets``, q4_0 as far as its group reaches.
+
+    Of every 32 dims of q4_0, element j is the low nibble of byte j, element 16 + j the high one. Indices are unsigned:
+    those that may be negative keep a loop from being vectorised, and a part of an array costs as much as a cell.
+    """
+    half, size = np.uint64(HALF // 2), np.uint64(GROUP)
+    if coding == Q4_0:
+        first = np.uint64(group) * half
+        for c in range(offsets.size):
+            cell = np.uint64(offsets[c])
+            for j in range(half):
+                byte = codes[cell, first + j]
+                out[c, j] = np.int8((byte & 15) - 8)
+                out[c, half + j] = np.int8((byte >> 4) - 8)
+    else:
+        first = np.uint64(group) * size
+        for c in range(offsets.size):
+            cell = np.uint64(offsets[c])
+            for d in range(size):
+                out[c, d] = np.int8(codes[cell, first + d])
 
 
 @kernel

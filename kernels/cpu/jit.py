@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import xxhash
 from numba.core.caching import IndexDataCacheFile
 
 from ..sources import content_hash, reachable
 
-OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy"}
-"""No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract."""
+OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+"""No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract. No wrapper
+for C either: nobody calls it, and it takes time to compile."""
 
 
 def stamp(where: Path | None = None) -> str:
@@ -73,6 +75,12 @@ def _compiling() -> Iterator[None]:
         yield
     finally:
         numba.config.DISABLE_JIT = before
+
+
+def writable(x: np.ndarray) -> np.ndarray:
+    """``x``, or a copy where it cannot be written: to numba that is another type, and every kernel that takes both
+    would be compiled twice."""
+    return x if x.flags.writeable else x.copy()
 
 
 def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:

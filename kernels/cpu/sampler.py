@@ -70,7 +70,9 @@ def _sample_row(i, logits, options, history, slots, lengths, seeds, positions, p
         return
     tokens[i] = own_ids[draw(own_masses, uniform(seeds[i], positions[i], purpose))]
     if ids.shape[1] > 0:
-        ids[i, :count], masses[i, :count] = own_ids, own_masses
+        # Assigning a part would make numba compile the checks and messages of any shapes.
+        for j in range(count):
+            ids[i, j], masses[i, j] = own_ids[j], own_masses[j]
 
 
 @kernel

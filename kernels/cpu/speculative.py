@@ -95,6 +95,31 @@ def _drawn_residual(ids, p, p_sum, q, q_sum, u):
 
 
 @kernel
+def _order(ids):
+    """Words uint64 of id, then place, in ascending order. The sort of the sampler's words, which is compiled anyway."""
+    words = np.empty(ids.size, np.uint64)
+    for i in range(ids.size):
+        words[i] = np.uint64(ids[i]) << _HALF | np.uint64(i)
+    words.sort()
+    return words
+
+
+@kernel
+def _place(words, token):
+    """The place of ``token`` in what :func:`_order` sorted; -1 where it is not listed."""
+    wanted, first, stop = np.uint64(token) << _HALF, 0, words.size
+    while first < stop:
+        middle = (first + stop) // 2
+        if words[middle] < wanted:
+            first = middle + 1
+        else:
+            stop = middle
+    if first < words.size and words[first] >> _HALF == np.uint64(token):
+        return np.int64(words[first] & _LOW)
+    return np.int64(-1)
+
+
+@kernel
 def _judge(ids, p, draft, q_ids, q_masses, u_accept, u_residual):
     """(accepted, token) of one row."""
     p_sum, q_sum, q_draft = _total(p), _total(q_masses), _find(q_ids, q_masses, draft)
@@ -109,11 +134,11 @@ def _judge(ids, p, draft, q_ids, q_masses, u_accept, u_residual):
         for i in range(ids.size):
             q[i] = _ONE if ids[i] == draft else np.uint64(0)
     else:
-        order = np.argsort(q_ids)
-        indices = np.searchsorted(q_ids[order], ids)
+        order = _order(q_ids)
         for i in range(ids.size):
-            if indices[i] < order.size and q_ids[order[indices[i]]] == ids[i]:
-                q[i] = q_masses[order[indices[i]]]
+            place = _place(order, ids[i])
+            if place >= 0:
+                q[i] = q_masses[place]
     return False, _drawn_residual(ids, p, p_sum, q, q_sum, u_residual)
 
 

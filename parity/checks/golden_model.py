@@ -20,6 +20,7 @@ from qsa.golden.families import text
 from qsa.golden.recipe import name_of
 from qsa.golden.record import GoldenError, Record
 from qsa.golden.store import Store
+from qsa.kernels.switches import Switches, switches
 from qsa.reference.geometry import Geometry
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
@@ -28,7 +29,7 @@ from ..backend import Backend, UnsupportedError
 from ..contract.domain import check_heads
 
 if TYPE_CHECKING:
-    from qsa.engine import Engine, Request
+    from qsa.engine import Engine, Request, Slot
     from qsa.model.generate import Text
 
 CAPACITY = (16 << 10) + 1024 + 8
@@ -104,6 +105,48 @@ def _engine(backend: Backend, slots: int) -> "Engine":
     return Engine(_model(backend), slots=slots, capacity=CAPACITY)
 
 
+READ_APART = 4096
+"""Tokens of a prompt from which on it is read apart: shorter ones cost little, so the engine reads all of them."""
+
+CHUNK = 1024
+
+
+class PromptReader:
+    """Slots that have read the first tokens of long prompts, so that prompts with the same beginning, and cases with
+    the same prompt, read it once. The engine itself reads the end of each, and the shorter prompts.
+
+    model  a :class:`~qsa.model.TextModel`
+    """
+
+    def __init__(self, model: Any) -> None:
+        from qsa.engine.graph_runner import make_runner
+
+        self.model, self._runner = model, make_runner(model)
+        self._read: dict[bytes, Slot] = {}
+
+    def prefix(self, ids: np.ndarray) -> "Slot | None":
+        """The slot that has read all whole chunks of ``ids`` [n] but the last; None of a prompt that is not long."""
+        from qsa.engine import Slot
+
+        if len(ids) < READ_APART:
+            return None
+        wanted = ids[: (len(ids) - 1) // CHUNK * CHUNK]
+        if (found := self._read.get(wanted.tobytes())) is not None:
+            return found
+        begun = [read for read in self._read if wanted.tobytes().startswith(read)]
+        slot = self._read[max(begun, key=len)].fork() if begun else Slot(self.model, CAPACITY)
+        for first in range(slot.n, len(wanted), CHUNK):
+            self._runner.run([wanted[first : first + CHUNK]], [slot])
+        self._read[wanted.tobytes()] = slot
+        return slot
+
+
+@lru_cache(maxsize=2)
+def _reader(model: Any, state: Switches) -> PromptReader:
+    """The :class:`PromptReader` of a model under switches in ``state``: what one kernel read says nothing of others."""
+    return PromptReader(model)
+
+
 def record(family: str, recipe: dict[str, Any], inputs: dict[str, np.ndarray]) -> Record:
     """The golden of a family that runs the golden model. Raises GoldenError when it is missing or damaged, or was made
     from other ``inputs`` (name -> array) or weights."""
@@ -150,8 +193,16 @@ def texts(
     counts = [given["count"] if tokens is None else min(tokens, given["count"]) for given in wanted]
     running = _engine(backend, len(wanted))
     drafting = Drafting(spec=spec, **options) if spec > 1 else None
+    reader = _reader(running.model, switches()) if drafting is None else None
     requests = [
-        running.submit(given["ids"], count, given["options"], given["seed"], drafting=drafting)
+        running.submit(
+            given["ids"],
+            count,
+            given["options"],
+            given["seed"],
+            drafting=drafting,
+            prefix=reader.prefix(given["ids"]) if reader else None,
+        )
         for given, count in zip(wanted, counts, strict=True)
     ]
     running.run()

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ..jit import kernel
+from ..jit import kernel, writable
 from ..scalar import ONE, column_dot, one_nan, sigmoid
 
 SILU = {"sigmoid": False, "silu": True}
@@ -92,7 +92,8 @@ def gated_norm(x: np.ndarray, gate: np.ndarray, weight: np.ndarray, eps: float, 
     x, gate = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(gate, np.float32)
     out = np.empty(x.shape, np.float32)
     rows = (-1, x.shape[-1])
-    _gated_norm(x.reshape(rows), gate.reshape(rows), weight, np.float32(eps), SILU[activation], out.reshape(rows))
+    options = writable(weight), np.float32(eps), SILU[activation]
+    _gated_norm(x.reshape(rows), gate.reshape(rows), *options, out.reshape(rows))
     return out
 
 

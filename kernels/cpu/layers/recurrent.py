@@ -6,7 +6,7 @@ import numpy as np
 
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
-from ..jit import kernel
+from ..jit import kernel, writable
 from ..scalar import ZERO, exp, one_nan, sigmoid, softplus
 from ..threads import share
 
@@ -119,7 +119,7 @@ def decay_beta(a: np.ndarray, b: np.ndarray, dt_bias: np.ndarray, rate: np.ndarr
     """
     a, b = np.ascontiguousarray(a, np.float32), np.ascontiguousarray(b, np.float32)
     decay, beta = np.empty(a.shape, np.float32), np.empty(a.shape, np.float32)
-    _decay_beta(a, b, dt_bias, rate, decay, beta)
+    _decay_beta(a, b, writable(dt_bias), rate, decay, beta)
     return decay, beta
 
 

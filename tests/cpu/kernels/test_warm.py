@@ -50,9 +50,9 @@ def test_a_model_compiles_nothing_behind_the_jobs():
 
 
 def test_jobs_run_in_processes_that_fill_the_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(warm, "JOBS", {"recurrent": None})
+    monkeypatch.setattr(warm, "JOBS", {"rows, recurrent": None})
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    assert warm.warm(1).keys() == {"recurrent"}
+    assert warm.warm(1).keys() == {"rows, recurrent"}
     assert any("_heads" in path.name for path in tmp_path.rglob("*.nbi"))
 
 

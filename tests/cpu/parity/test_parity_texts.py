@@ -299,3 +299,27 @@ def test_a_lost_needle_is_a_failure(backend):
     blind = run("needle:op=find,context=4096,depth=10", backend(select=near, attend=None, block_scores=None))
     assert blind.status == "failed", said(blind)
     assert "hidden: " in said(blind)
+
+
+def test_prompts_with_the_same_beginning_are_read_once(monkeypatch):
+    """Each reads only what comes behind the longest one before it; short prompts and drafted texts are the engine's."""
+    ids = np.resize(np.arange(7, 98), 9000)
+    reader = golden_model.PromptReader(golden_model.model(Backend("cpu")))
+    rows, run = [], reader._runner.run
+
+    def counted(given, slots):
+        rows.append(len(given[0]))
+        return run(given, slots)
+
+    monkeypatch.setattr(reader._runner, "run", counted)
+    assert reader.prefix(ids[:4095]) is None and not rows
+    first = reader.prefix(ids[:4097])
+    assert first.n == sum(rows) == 4096
+    digest = first.digest()
+    second = reader.prefix(ids[:6144])
+    assert second.n == sum(rows) == 5120
+    assert reader.prefix(ids[:4097]) is first and reader.prefix(ids[:5122]) is second and sum(rows) == 5120
+    assert first.digest() == digest
+    other = ids[:4097].copy()
+    other[0] += 1
+    assert reader.prefix(other).digest() != digest and sum(rows) == 9216
