@@ -61,7 +61,7 @@ def test_the_prefix_is_not_read_again(model):
 def test_a_prefix_that_does_not_fit_is_refused(model):
     engine = Engine(model, 1, CAPACITY)
     other = Engine(engine_model(draft=False), 1, CAPACITY)
-    sizes = "prefix: must be a Slot of the engine's model, capacity, page size and K/V format"
+    sizes = "prefix: must be a Slot of the engine's model, capacity, page size, K/V and index format"
     for prefix, message in (
         (7, sizes),
         (read(engine, 5, capacity=CAPACITY + 1), sizes),
