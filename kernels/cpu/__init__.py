@@ -33,6 +33,7 @@ __all__ = [
 declaration = {
     "arithmetic": ["exact", "float"],
     "index_formats": ["fp32", "int16"],
+    "domain": {"overflow": True},
     "invariance": ["repeat", "batch", "schedule", "pages", "value_scale", "value_sign", "signs", "heads"],
 }
 """What the backend declares under the judge (``parity/contract/declaration.py``)."""

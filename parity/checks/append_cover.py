@@ -73,6 +73,8 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         kv_formats = EXACT_FORMATS if arithmetic == "exact" else data.FORMATS
         values = dict(KV_CYCLE, format=(*kv_formats, MIXED), unused=unused)
         del values["seed"]
+        if backend is not None and not backend.declaration.domain.overflow:
+            values["values"] = VALUES[:-1]
         for number, case in enumerate(cover(values, _together)):
             yield {"op": "kv_cycle", **case, "seed": 41 + number}
     if backend is None or not backend.own_index:
@@ -135,6 +137,8 @@ def kv_cycle(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     first, rewound = (_kv_values(recipe["values"], seed, rows, again) for again in (False, True))
     half = rows // 2
     found: list[Comparison] = []
+    if recipe["values"] == "overflow" and not backend.declaration.domain.overflow:
+        raise UnsupportedError("append_kv: values that no scale holds: not declared (domain.overflow)")
     for text, (k, v), begin in (("appended", first, 0), ("rewound", rewound, half), ("again", first, half)):
         part = slice(begin, rows)
         if recipe["values"] == "overflow" and text == "rewound":

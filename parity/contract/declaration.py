@@ -82,6 +82,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     absent_ids    -1 among the ids of a row
     unused_rows   rows with position -1, which belong to no sequence
     absent_pages  selected cells whose page is not resident
+    overflow      values that no scale of a format holds: ``append_kv`` raises and writes nothing; a device that is not
+                  synchronised cannot, so that it is to be declared in the exact arithmetic too
     ============  ====================================================================================================
     """
 
@@ -91,6 +93,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     absent_ids: bool | None = None
     unused_rows: bool | None = None
     absent_pages: bool | None = None
+    overflow: bool | None = None
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,7 +156,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         =====================  =============================  ==========================
         ties                   lowest                         any
         tail_score             True                           False
-        domain                 everything                     nothing unusual
+        domain                 everything but overflow        nothing unusual
         shapes.heads           any                            the real ones: 24 over 2
         shapes.head_dim        any                            the real one: 256
         storage_error          one rounding to types.kv       the same
@@ -176,7 +179,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             storage_error=unit(self.types.kv) if self.storage_error is None else self.storage_error,
             index_error=unit(self.types.index_keys) if self.index_error is None else self.index_error,
             shapes=shapes,
-            domain=Domain(**dict.fromkeys(Domain.__struct_fields__, exact) | domain),
+            domain=Domain(**dict.fromkeys(Domain.__struct_fields__, exact) | {"overflow": False} | domain),
         )
 
 

@@ -73,12 +73,12 @@ def backend_of(arithmetic: str, changes: dict[str, Change], name: str = "right")
 
 
 DECLARATIONS: dict[str, dict[str, Any]] = {
-    "exact": {"arithmetic": "exact"},
+    "exact": {"arithmetic": "exact", "domain": {"overflow": True}},
     "float": {
         "arithmetic": "float",
         "ties": "lowest",
         "tail_score": True,
-        "domain": dict.fromkeys(("nan", "infinity", "absent_ids", "unused_rows", "absent_pages"), True),
+        "domain": dict.fromkeys(("nan", "infinity", "absent_ids", "unused_rows", "absent_pages", "overflow"), True),
         "invariance": list(get_args(Invariance)),
     },
 }

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from qsa.parity import suite
 from qsa.parity.backend import Backend
 from qsa.parity.contract import Declaration, declared, protocols
 from qsa.parity.contract.arrays import to_numpy
@@ -181,3 +182,19 @@ def test_the_signatures_are_those_of_the_protocols():
         options = [option for option in FUNCTIONS[name].options if option in names]
         assert [each for each in given if each != "slots"] + options == names, name
     assert set(FUNCTIONS) - set(written) == {"append_kv", "append_index"}
+
+
+def test_values_that_no_scale_holds_are_asked_of_who_declares_an_error_for_them():
+    text = (
+        "accuracy:op=kv_cycle,format=q4_0,page=512,rows=3,slots=3,values=overflow,"
+        "unused=none,start=2,missing=some,seed=49"
+    )
+    assert suite.run_case(suite.parse(text), Backend("cpu", "exact")).status == "passed"
+    quiet = Backend("exact")
+    result = suite.run_case(suite.parse(text), quiet)
+    assert result.status == "unsupported" and "domain.overflow" in result.reason
+    kinds = {
+        backend: {case.recipe.get("values") for case in suite.collect(["accuracy"], "exact", backend=backend)}
+        for backend in (quiet, Backend("cpu", "exact"))
+    }
+    assert [("overflow" in values) for values in kinds.values()] == [False, True]
