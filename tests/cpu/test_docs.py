@@ -54,9 +54,11 @@ def missing_paths(page, text):
 
 
 def missing_commands(text):
-    """Modules after ``python -m`` and targets after ``make`` in ``text`` that do not exist."""
+    """Modules, or packages that run, after ``python -m`` and targets after ``make`` in ``text`` that do not exist."""
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.M))
-    modules = [name for name in _MODULE.findall(text) if not (ROOT / (name.replace(".", "/") + ".py")).is_file()]
+    paths = {name: name.replace(".", "/") for name in _MODULE.findall(text)}
+    files = {name: (ROOT / f"{path}.py", ROOT / path / "__main__.py") for name, path in paths.items()}
+    modules = [name for name, either in files.items() if not any(file.is_file() for file in either)]
     code = "\n".join(re.findall(r"```\n.*?```|`[^`\n]+`", text, re.S))  # blocks, and spans inside a line
     return modules + [name for name in _TARGET.findall(code) if name not in targets]
 
