@@ -7,9 +7,11 @@ import pytest
 
 from qsa.parity.backend import Backend
 from qsa.parity.screen import cases
-from qsa.parity.screen.limits import cuda, nvml
+from qsa.parity.screen.limits import nvml
 from qsa.parity.screen.measure import Entry, Options, measured
 from qsa.parity.screen.results import State
+
+cuda = pytest.importorskip("qsa.parity.screen.limits.cuda", exc_type=ImportError)
 
 pytestmark = pytest.mark.gpu
 

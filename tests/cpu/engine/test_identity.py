@@ -158,7 +158,7 @@ def test_slots_saved_by_an_earlier_version_are_refused(version):
     arrays = load(saved_by(model))
     del arrays[ORIGIN], arrays["digest"]
     earlier = pack(arrays, f"{version} exact int8 {'0' * 32}")
-    refused(model, earlier, f"^saved: format version '{version}': only version '3' is read")
+    refused(model, earlier, f"^saved: format version '{version}': only version '4' is read")
 
 
 @pytest.mark.parametrize("origin", ["3 exact int8", "3 exact int8 a b c", "3", "", "3  "])

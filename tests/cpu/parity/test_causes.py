@@ -396,7 +396,7 @@ def test_a_cause_in_reading_pools_is_named(words, arithmetic):
     w = window(**options)
     with np.errstate(all="ignore"):
         got = wrong(w).astype(np.float32)
-    backend = types.SimpleNamespace(declaration=declared(None), attend_stages=no_stages)
+    backend = types.SimpleNamespace(declaration=declared(None), attend_stages=no_stages, experiments=False)
     if arithmetic == "exact":
         lines = explain(backend, w, exact.attend(w.q, w.kv, w.ids, w.steps), got)
     else:
@@ -417,7 +417,7 @@ def test_there_are_enough_causes():
 def test_a_right_output_has_no_place():
     w = window()
     right = exact.attend(w.q, w.kv, w.ids, w.steps)
-    backend = types.SimpleNamespace(declaration=declared(None), attend_stages=no_stages)
+    backend = types.SimpleNamespace(declaration=declared(None), attend_stages=no_stages, experiments=False)
     assert explain(backend, w, right, right.copy()) == ()
     truth = attend64(w.q, w.kv, w.ids, w.steps)
     assert explain(backend, w, truth, right, np.full((2, 1), 1e-5)) == ()
