@@ -23,7 +23,7 @@ AGAIN = "pages:op=again,operation=select,argument=scores,seed=61"
 def few(arithmetic, operation):
     """The cheap cases of an operation."""
     cases = suite.collect(suite.OPERATION_MODULES, arithmetic, backend=backend_of(arithmetic, {}))
-    return [case for case in cases if operation in run.operations_of(case) and run.cost(case) < 1700]
+    return [case for case in cases if operation in run.operations_of(case) and run.cost(case) < 6000]
 
 
 def test_the_catalogue_is_large_and_its_names_are_unique():
