@@ -1,4 +1,8 @@
-"""The engine: it takes requests and emits their tokens, step by step."""
+"""The engine: it takes requests and emits their tokens, step by step.
+
+One file: a single class, whose parts by themselves (scheduler, runners, slots, requests, drafts) have files of their
+own; what is left is the order in which a step calls them.
+"""
 
 import time
 from collections import deque

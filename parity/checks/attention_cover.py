@@ -5,6 +5,8 @@ ids and pages, queries, scales and unused rows occurs. ``tiles`` has every numbe
 splits, and one cell less and more, for the tiles that kernels use.
 
 Step records are those of the rules: a row whose context fits the budget selects all of it.
+
+One file: both operations draw rows, ids and queries by the same words, which are tables at the top.
 """
 
 from collections.abc import Iterator

@@ -19,7 +19,7 @@ from ..backend import Backend
 from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
 from . import attend_inputs as data
-from . import changed_contents, storage
+from . import changed_contents, far_cells, storage
 
 PAGES = (1, 4, 64, 512)
 ORDERS = ("identity", "reversed", "shuffled")
@@ -44,7 +44,7 @@ OPERATIONS = {
         "seed": data.SEEDS,
     },
     "again": changed_contents.AGAIN,
-    "far": changed_contents.FAR,
+    "far": far_cells.FAR,
 }
 
 APPENDS = (
@@ -64,6 +64,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
     """The recipes of every case, in order; those that change their arguments between calls besides."""
     yield from _page_cases(arithmetic, backend)
     yield from changed_contents.cases(arithmetic, backend)
+    yield from far_cells.cases(arithmetic, backend)
 
 
 def _page_cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str, Any]]:
@@ -89,7 +90,7 @@ def _page_cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dic
 
 def more_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
     """Recipes that need gigabytes of memory."""
-    yield from changed_contents.more_cases(arithmetic)
+    yield from far_cells.more_cases(arithmetic)
 
 
 def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
@@ -97,7 +98,7 @@ def check(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     if recipe["op"] == "again":
         return changed_contents.again(backend, recipe)
     if recipe["op"] == "far":
-        return changed_contents.far(backend, recipe)
+        return far_cells.far(backend, recipe)
     return (_attend if recipe["op"] == "attend" else _append_kv)(backend, recipe)
 
 

@@ -2,6 +2,7 @@
 arrays are of; both see the same device.
 """
 
+import abc
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -47,25 +48,25 @@ class Device(Protocol):
         ...
 
 
-class _Base:
+class _Base(abc.ABC):
     """What is alike in both libraries."""
 
     stream: Any
 
-    def _in_stream(self) -> contextlib.AbstractContextManager[Any]:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _in_stream(self) -> contextlib.AbstractContextManager[Any]: ...
 
-    def _launch(self, graph: Any) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _launch(self, graph: Any) -> None: ...
 
-    def synchronize(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def synchronize(self) -> None: ...
 
-    def event(self) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def event(self) -> Any: ...
 
-    def seconds(self, start: Any, end: Any) -> float:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def seconds(self, start: Any, end: Any) -> float: ...
 
     def timed_replays(self, graph: Any, replays: int) -> float:
         """As :meth:`Device.timed_replays`."""

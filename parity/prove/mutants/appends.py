@@ -1,4 +1,7 @@
-"""Appends that keep what was rewound, write too much or too little, or store other numbers."""
+"""Appends that keep what was rewound, write too much or too little, or store other numbers.
+
+One file: it is a list of small changes of the two appends, which share the helpers at the top.
+"""
 
 import copy
 from collections.abc import Callable
