@@ -18,9 +18,10 @@ from ..backend import Backend, UnsupportedError
 from ..compare.comparison import Comparison, equal, error, most, relative_error, verdict
 from ..compare.localise import explain
 from ..contract import OwnKV
-from . import append_cover, fused, index_operations, real_inputs, score_cover, storage
 from . import attend_inputs as data
-from .attention_cover import CORNERS, corner
+from . import fused, index_operations, real_inputs, storage
+from .designs import append_cover, score_cover
+from .designs.attention_cover import CORNERS, corner
 
 OPERATIONS = {
     "attend": {

@@ -19,7 +19,8 @@ from ..backend import Backend
 from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
 from . import attend_inputs as data
-from . import changed_contents, far_cells, storage
+from . import storage
+from .designs import changed_contents, far_cells
 
 PAGES = (1, 4, 64, 512)
 ORDERS = ("identity", "reversed", "shuffled")

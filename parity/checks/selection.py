@@ -29,7 +29,8 @@ from ..compare import index_causes, twin
 from ..compare.comparison import Comparison, equal, verdict
 from ..compare.margins import margins
 from ..contract import NUMBER_TYPES, Types
-from . import real_scores, selection_cover
+from . import real_scores
+from .designs import selection_cover
 
 OPERATIONS = {
     "select": family.ALLOWED,

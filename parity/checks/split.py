@@ -19,7 +19,7 @@ from ..backend import Backend
 from ..compare.comparison import Comparison, equal, error
 from ..compare.localise import explain
 from . import attend_inputs as data
-from . import attention_cover, relations
+from .designs import attention_cover, relations
 
 SCHEDULES = ("split", "step", "multi")
 

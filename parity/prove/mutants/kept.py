@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...checks.changed_contents import ARGUMENTS
+from ...checks.designs.changed_contents import ARGUMENTS
 from ..mutant import Right, mutant
 from .changes import cached
 

@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 
 from qsa.parity import case_list, suite
-from qsa.parity.checks import append_cover, attention_cover, score_cover, selection_cover
-from qsa.parity.checks.covering import cover, pairs_of
+from qsa.parity.checks.designs import append_cover, attention_cover, score_cover, selection_cover
+from qsa.parity.checks.designs.covering import cover, pairs_of
 
 
 def allowed(case):

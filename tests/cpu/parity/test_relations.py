@@ -7,9 +7,9 @@ import pytest
 
 from qsa.parity import suite
 from qsa.parity.backend import Backend
-from qsa.parity.checks import relations
-from qsa.parity.checks.related import shown
-from qsa.parity.checks.variant_kernels import variant
+from qsa.parity.checks.designs import relations
+from qsa.parity.checks.designs.related import shown
+from qsa.parity.checks.designs.variant_kernels import variant
 from qsa.parity.contract import Kernel, declared
 from qsa.parity.prove import run
 from qsa.parity.prove.mutant import CATALOGUE, DECLARATIONS, backend_of

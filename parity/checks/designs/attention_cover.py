@@ -22,10 +22,10 @@ from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV
 
-from ..backend import Backend
-from ..compare.comparison import Comparison, equal, error
-from ..contract import OwnKV
-from . import attend_inputs as data
+from ...backend import Backend
+from ...compare.comparison import Comparison, equal, error
+from ...contract import OwnKV
+from .. import attend_inputs as data
 from .covering import cover
 
 SCHEDULES = OPERATIONS["attend"].schedules

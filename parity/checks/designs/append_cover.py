@@ -20,13 +20,13 @@ from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index, written
 from qsa.reference.kv import PagedKV
 
-from ..backend import Backend, UnsupportedError
-from ..compare import twin
-from ..compare.comparison import Comparison, equal, error, verdict
-from . import attend_inputs as data
+from ...backend import Backend, UnsupportedError
+from ...compare import twin
+from ...compare.comparison import Comparison, equal, error, verdict
+from .. import attend_inputs as data
+from ..index_operations import ENCODED, INDEX_FORMAT, formats, named
 from .attention_cover import MIXED, PAGES, ROWS, SEEDS, UNUSED
 from .covering import cover
-from .index_operations import ENCODED, INDEX_FORMAT, formats, named
 
 VALUES = ("ordinary", "zero", "huge", "tiny", "mixed", "overflow")
 """``huge``: scales at the end of fp16; ``tiny``: scales that are subnormal or 0 in fp16; ``mixed``: large first, small

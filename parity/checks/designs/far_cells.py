@@ -14,9 +14,9 @@ from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.kv import PagedKV, Pool, encode
 
-from ..backend import Backend
-from ..compare.comparison import Comparison
-from . import attend_inputs as data
+from ...backend import Backend
+from ...compare.comparison import Comparison
+from .. import attend_inputs as data
 from .attention_cover import SEEDS, OneSlot
 from .changed_contents import judged
 

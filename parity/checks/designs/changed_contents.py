@@ -21,13 +21,13 @@ from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as reference_select
 
-from ..backend import Backend
-from ..compare.comparison import Comparison, equal, error
-from . import attend_inputs as data
+from ...backend import Backend
+from ...compare.comparison import Comparison, equal, error
+from .. import attend_inputs as data
+from ..index_operations import score_row
+from ..selection import ids_comparison
 from .append_cover import same_index, same_kv
 from .attention_cover import SCHEDULES, SEEDS, OneSlot, offered
-from .index_operations import score_row
-from .selection import ids_comparison
 
 ARGUMENTS = {
     "attend": ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots"),

@@ -13,7 +13,7 @@ from qsa.golden import inputs
 from qsa.kernels.ops import OPERATIONS
 from qsa.reference.geometry import REAL, RULES, step_records
 
-from ..backend import Backend
+from ...backend import Backend
 from .attention_cover import ROWS, SEEDS, UNUSED, offered
 from .covering import cover
 

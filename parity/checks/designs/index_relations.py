@@ -9,13 +9,13 @@ from qsa.golden import inputs
 from qsa.reference import exact
 from qsa.reference.geometry import REAL, RULES, step_records
 
-from ..backend import Backend, UnsupportedError
-from ..compare.comparison import Comparison, equal
+from ...backend import Backend, UnsupportedError
+from ...compare.comparison import Comparison, equal
+from ..index_operations import score_row
+from ..selection import held_as_sets
 from . import score_cover
 from .attention_cover import offered
-from .index_operations import score_row
 from .related import Pair, plain, rows_of, same, shown, windows
-from .selection import held_as_sets
 
 
 def _calls(backend: Backend, recipe: dict[str, Any], run: Callable[..., np.ndarray]) -> Iterator[Pair]:

@@ -19,11 +19,11 @@ import numpy as np
 
 from qsa.reference.kv import Side
 
-from ..backend import Backend, UnsupportedError
-from ..compare.comparison import Comparison, equal
-from ..contract import OwnKV
-from ..contract.number_types import NUMBER_TYPES
-from . import attend_inputs as data
+from ...backend import Backend, UnsupportedError
+from ...compare.comparison import Comparison, equal
+from ...contract import OwnKV
+from ...contract.number_types import NUMBER_TYPES
+from .. import attend_inputs as data
 from .attention_cover import offered
 from .index_relations import check_scores, check_select
 from .related import Pair, plain, rows_of, same, shown, windows

@@ -15,11 +15,11 @@ from qsa.reference import exact
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 
-from ..backend import Backend, UnsupportedError
-from ..compare.comparison import Comparison, equal
+from ...backend import Backend, UnsupportedError
+from ...compare.comparison import Comparison, equal
+from ..index_operations import INDEX_FORMAT, corner_row, formats, named, score_row
 from .attention_cover import ROWS, SEEDS, UNUSED, offered
 from .covering import cover
-from .index_operations import INDEX_FORMAT, corner_row, formats, named, score_row
 
 KEYS = ("ordinary", "dead", "subnormal", "special", "tiny_query", "sizes")
 """``dead``: the dead key is 2^24 times as large, so that its score is seen beside the bonus of 1e9; ``subnormal``:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..backend import Backend
-from ..compare.comparison import Comparison, equal, verdict
+from ...backend import Backend
+from ...compare.comparison import Comparison, equal, verdict
 
 ROWS = 64
 """Rows of a call that is made again in windows."""

@@ -11,8 +11,8 @@ from qsa.reference.attend import selected_cells
 from qsa.reference.formats import rotate
 from qsa.reference.geometry import REAL
 
-from ..compare.twin import paged
-from . import attend_inputs as data
+from ...compare.twin import paged
+from .. import attend_inputs as data
 
 
 def swapped(x: np.ndarray) -> np.ndarray:

@@ -1,0 +1,1 @@
+"""Cases made by covering designs, of arguments that change between calls, and of relations without tolerance."""
