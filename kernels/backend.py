@@ -267,7 +267,8 @@ class Backend(Operations, Protocol):
     ) -> Array | Refusal:
         """As :meth:`Operations.attend`.
 
-        splits      parts of a row's cells in the schedule ``split``, 1 to ``MAX_SPLITS``; None is ``MAX_SPLITS``
+        splits      parts of a row's cells in the schedule ``split``, 1 to ``MAX_SPLITS``; None is ``MAX_SPLITS`` in
+                    the float arithmetic, where it decides bits, and the backend's choice in the exact one
         arithmetic  ``exact`` or ``float``; None is what the switch QSA_ARITHMETIC says
         """
         ...
