@@ -102,7 +102,7 @@ def test_a_compiler_that_breaks_ends_one_kernel_alone(monkeypatch):
 
 
 SMALL = """
-import json, re
+import json, os, re
 import numpy as np
 from qsa.kernels.cuda.ptxcheck import check
 from qsa.kernels.cuda.toolchain import choice, compiler, driver, ptx
@@ -150,7 +150,7 @@ launch.point([1000, 2000])
 types = (*(compiler._array_type(w.dtype, len(w.shape), "C") for w in words), compiler.types.UniTuple(int64, 2), int64)
 texts = {target: compiler.compile_ptx(small, types, target) for target in ((9, 0), (8, 0))}
 text = texts[9, 0]
-made, cubin, name = choice.chosen().cubin(small, types, (9, 0))
+cubin, name = choice.chosen().machine_code(small, types, (9, 0))
 
 @kernel(shared_memory_carveout=100)
 def carved(x, n):
@@ -160,6 +160,7 @@ def carved(x, n):
 from cuda.bindings import driver as bindings
 
 asked = []
+os.environ["QSA_CUDA_CACHE"] = "0"
 bindings.cuLibraryLoadData = lambda code, *rest: (asked.append(["load", code[:4].hex(), *rest]), (0, 5))[1]
 bindings.cuLibraryGetKernel = lambda library, name: (asked.append(["kernel", library, name.decode()]), (0, 77))[1]
 bindings.cuKernelSetAttribute = lambda a, value, *of: (asked.append([a.name, value, *map(int, of)]), (0,))[1]
@@ -176,7 +177,7 @@ print(json.dumps({
     "sizes": check.assemble(text, (9, 0)),
     "parameters": re.findall(r"\\.param \\.([a-z0-9]+)(?: \\.ptr[^,\\n]*)? \\w+_param_\\d+", text),
     "words": launch.words,
-    "cubin": cubin[:4].hex(), "entry": f".entry {name}(" in text, "same": made.metadata["ptx"] == text,
+    "cubin": cubin[:4].hex(), "entry": f".entry {name}(" in text,
     "asked": asked, "found": [found.name, found.handle, again is found],
     "mended": [check.instructions(compiler.compile_ptx(k, one, (9, 0))) for k in (least, most, shuffled, nested, nan)],
 }))
@@ -206,7 +207,7 @@ def test_the_words_of_the_successor_are_its_parameters(small):
 
 def test_what_is_loaded_is_what_the_table_speaks_of(small):
     """The machine code for the driver (an ELF file) is made of the same PTX, under the name that it is asked for."""
-    assert small["cubin"] == "7f454c46" and small["entry"] and small["same"]
+    assert small["cubin"] == "7f454c46" and small["entry"]
 
 
 def test_a_kernel_is_loaded_as_a_library_and_once(small):

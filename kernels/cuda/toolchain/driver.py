@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import cubins
 from .choice import chosen
 from .constants import STATIC_SHARED
 from .host import Argument, Numbers, count_launch
@@ -21,10 +22,11 @@ WORD = 8
 
 
 class Function(NamedTuple):
-    """A kernel compiled for some types of arguments: its name, the compiler's object, the driver's handle as an int."""
+    """A kernel compiled for some types of arguments and loaded: its name, the driver's library that holds it, the
+    driver's handle as an int."""
 
     name: str
-    compiled: Any
+    library: Any
     handle: int
 
 
@@ -32,14 +34,35 @@ _functions: dict[tuple[Any, tuple[Any, ...], int], Function] = {}
 
 
 def function_of(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> Function:
-    """:class:`Function` of ``kernel`` for ``types``; compiled and loaded once for each device, which has this compute
-    ``capability``."""
+    """:class:`Function` of ``kernel`` for ``types``, loaded once for each device, which has this compute
+    ``capability``; compiled where the disk does not have its code (cubins.py)."""
     key = (kernel, types, device)
     found = _functions.get(key)
     if found is None:
-        found = Function(kernel.py_func.__name__, *chosen().compiled(kernel, types, device, capability))
+        entry = cubins.key(kernel, types, capability)
+        made = cubins.find(entry)
+        if made is None:
+            made = chosen().machine_code(kernel, types, capability)
+            cubins.keep(entry, made)
+        found = _loaded(made, kernel, device)
         _functions[key] = found
     return found
+
+
+def _loaded(made, kernel, device):
+    """The :class:`Function` of the ``made`` machine code of ``kernel``."""
+    from cuda.bindings import driver
+
+    name = kernel.py_func.__name__
+    what = f"loading {name}"
+    # A library's kernel: what is set on it below and elsewhere would be refused for a module's function.
+    library = _succeeded(driver.cuLibraryLoadData(made.code, None, None, 0, None, None, 0), what)
+    found = _succeeded(driver.cuLibraryGetKernel(library, made.name.encode()), what)
+    carveout = kernel.targetoptions.get("shared_memory_carveout")
+    if carveout is not None:
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+        _succeeded(driver.cuKernelSetAttribute(attribute, carveout, found, driver.CUdevice(device)), what)
+    return Function(name, library, int(found))
 
 
 def _succeeded(answer, what):

@@ -19,6 +19,8 @@ from numba.cuda.core import config, sigutils
 from numba.cuda.extending import intrinsic
 from numba.cuda.np import numpy_support
 
+from .cubins import MachineCode
+
 __all__ = ["cuda", "intrinsic", "libdevice", "types"]
 
 # Small grids are what a decode step needs; the warning would come with every launch. Whenever a NUMBA_ variable has
@@ -65,12 +67,11 @@ def compile_ptx(kernel: Any, signature: Any, compute_capability: tuple[int, int]
         return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
 
 
-def compiled(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> tuple[Any, int]:
-    """``kernel`` compiled for arguments of ``types`` and loaded on the current device: (numba's object, the driver's
-    CUkernel as an int). numba-cuda asks for the device, the current one, and its capability itself."""
-    made = kernel.compile(types)
-    handle = made._codelibrary.get_cufunc().kernel
-    return made, int(getattr(handle, "handle", None) or handle._handle)
+def machine_code(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> MachineCode:
+    """``kernel`` compiled for arguments of ``types``. numba-cuda asks for the device, the current one, and its
+    capability itself."""
+    library = kernel.compile(types)._codelibrary
+    return MachineCode(bytes(library.get_cubin().code), library._entry_name)
 
 
 ADDRESS = 4

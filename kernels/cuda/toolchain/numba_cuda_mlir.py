@@ -22,6 +22,8 @@ from numba_cuda_mlir.mlir_lowering import MLIRLower
 from numba_cuda_mlir.numba_cuda.core import sigutils
 from numba_cuda_mlir.numba_cuda.np import numpy_support
 
+from .cubins import MachineCode
+
 __all__ = ["cuda", "intrinsic", "libdevice", "types"]
 
 device_function = cuda.jit(device=True, inline="always")
@@ -65,39 +67,15 @@ def compile_ptx(kernel: Any, signature: Any, compute_capability: tuple[int, int]
         return _compile_ptx(kernel.py_func, arguments, cc=compute_capability, launch_bounds=bounds)[0]
 
 
-def cubin(kernel: Any, types: tuple[Any, ...], compute_capability: tuple[int, int]) -> tuple[Any, bytes, str]:
-    """``kernel`` compiled for arguments of ``types``: (the compiler's object, machine code, name in it). Needs no GPU.
+def machine_code(kernel: Any, types: tuple[Any, ...], capability: tuple[int, int]) -> MachineCode:
+    """``kernel`` compiled for arguments of ``types``. Needs no GPU.
 
     Always compiled anew: the compiler's own list of what it has compiled knows no compute capability.
     """
     options = {name: kernel.targetoptions[name] for name in _OPTIONS if kernel.targetoptions.get(name) is not None}
-    with _compiling_for(compute_capability):
-        made = cuda.jit(lto=False, cc=compute_capability, **options)(kernel.py_func).compile(types)
-    return made, made.metadata["cubin"], made.metadata["func_name"]
-
-
-def _succeeded(answer, what):
-    status, *values = answer
-    if int(status):
-        raise RuntimeError(f"{what}: {status}")
-    return values[0] if values else None
-
-
-def compiled(kernel: Any, types: tuple[Any, ...], device: int, capability: tuple[int, int]) -> tuple[Any, int]:
-    """``kernel`` compiled for arguments of ``types`` and loaded for the ``device`` of this compute ``capability``: (the
-    compiler's object, the driver's CUkernel as an int). Raises RuntimeError where the driver refuses."""
-    from cuda.bindings import driver
-
-    made, code, name = cubin(kernel, types, capability)
-    what = f"loading {kernel.py_func.__name__}"
-    # A library's kernel, as numba-cuda's: what driver.py sets on it is refused for a module's function.
-    library = _succeeded(driver.cuLibraryLoadData(code, None, None, 0, None, None, 0), what)
-    found = _succeeded(driver.cuLibraryGetKernel(library, name.encode()), what)
-    carveout = kernel.targetoptions.get("shared_memory_carveout")
-    if carveout is not None:
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
-        _succeeded(driver.cuKernelSetAttribute(attribute, carveout, found, driver.CUdevice(device)), what)
-    return made, int(found)
+    with _compiling_for(capability):
+        made = cuda.jit(lto=False, cc=capability, **options)(kernel.py_func).compile(types)
+    return MachineCode(made.metadata["cubin"], made.metadata["func_name"])
 
 
 ADDRESS = 1
