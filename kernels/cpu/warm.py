@@ -4,13 +4,20 @@ A kernel is compiled when it is first called, and from then on taken from numba'
 a process, so the jobs below, each of a few operations, run in processes of their own.
 """
 
+import contextlib
+import json
+import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
+import traceback
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 
+import numba
 import numpy as np
 
 from qsa.reference.exact.layers.linear import quantise
@@ -118,16 +125,42 @@ JOBS: dict[str, Callable[[], None]] = {
 shares kernels is one job: two at a time would compile them twice."""
 
 
-def _job(name: str) -> float:
-    """Seconds that a process of its own took for a job. Raises RuntimeError with what it printed when it fails."""
+def _serve(names: list[str], processes: int) -> None:
+    """In a process of its own: compile the jobs in so many processes, and print a line of JSON as each ends: its name,
+    its seconds, and what went wrong or null.
+
+    The processes are forked from this one, which has imported and started the compiler once for all of them: that takes
+    a second, as long as a small job. It has no threads when it forks.
+    """
+    # Starts the compiler.
+    numba.njit(lambda x: x)(1)
+    fork = sys.platform == "linux"
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("fork" if fork else "spawn"))
+    running = {pool.submit(_job, name): name for name in names}
+    for each in as_completed(running):
+        error = each.exception()
+        seconds, problem = (0.0, repr(error)) if error else each.result()
+        print(json.dumps([running[each], seconds, problem]), flush=True)
+
+
+def _job(name: str) -> tuple[float, str | None]:
+    """(seconds that a job took, what went wrong)."""
     start = time.perf_counter()
-    # Where this process finds the package, the other one does too; compilation alone needs no second thread.
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    command = [sys.executable, "-c", f"from {__spec__.name} import JOBS; JOBS[{name!r}]()"]
-    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise RuntimeError(f"warm: {name}: {run.stderr.strip()}")
-    return time.perf_counter() - start
+    try:
+        JOBS[name]()
+    except Exception:
+        return 0.0, traceback.format_exc()
+    return time.perf_counter() - start, None
+
+
+def _stop(server):
+    """End a server and its processes, whatever they are doing."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+    else:
+        server.kill()
+    server.wait()
 
 
 def warm(
@@ -151,17 +184,31 @@ def warm(
         processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if processes < 1:
         raise ValueError(f"processes = {processes}: must be at least 1")
+    names = [name for name in JOBS if name in jobs]
+    # Where this process finds the package, the other one does too; compilation alone needs no second thread.
+    path = os.pathsep.join(path for path in sys.path if path)
+    environment = os.environ | {"PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", f"from {__spec__.name} import _serve; _serve({names!r}, {processes})"]
     found = {}
-    pool = ThreadPoolExecutor(processes)
-    try:
-        running = {pool.submit(_job, name): name for name in JOBS if name in jobs}
-        for each in as_completed(running):
-            found[running[each]] = each.result()
-            on_job(running[each], found[running[each]])
-    finally:
-        # After a failure or Ctrl-C no further job begins.
-        pool.shutdown(cancel_futures=True)
-    return {name: found[name] for name in JOBS if name in found}
+    with tempfile.TemporaryFile("w+") as errors:
+        server = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+        try:
+            assert server.stdout is not None
+            for line in server.stdout:
+                name, seconds, problem = json.loads(line)
+                if problem is not None:
+                    raise RuntimeError(f"warm: {name}: {problem.strip()}")
+                found[name] = seconds
+                on_job(name, seconds)
+            if server.wait() or len(found) < len(names):
+                errors.seek(0)
+                raise RuntimeError(f"warm: {', '.join(n for n in names if n not in found)}: {errors.read().strip()}")
+        finally:
+            # After a failure or Ctrl-C nothing is compiled any more.
+            _stop(server)
+    return {name: found[name] for name in names}
 
 
 if __name__ == "__main__":
