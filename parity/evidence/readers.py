@@ -77,6 +77,13 @@ def read_switches(path: Path, finished: process.Finished) -> Reading:
     return ("passed", "", results) if finished.code == 0 else ("failed", finished.reason, results)
 
 
+def read_figures(path: Path, finished: process.Finished) -> Reading:
+    """A report of figures, case -> name -> number, such as that of ``bench/engine.py``. It ends with another exit code
+    where texts differ."""
+    results = {"figures": json.loads(path.read_text())}
+    return ("passed", "", results) if finished.code == 0 else ("failed", finished.reason, results)
+
+
 def read_sanitizer(path: Path, finished: process.Finished) -> Reading:
     """The output of compute-sanitizer; passed only on its own verdict of 0 errors and a program that ended with 0."""
     lines = [line.lstrip("= ").rstrip() for line in finished.output.splitlines() if line.startswith("=========")]

@@ -94,6 +94,8 @@ def _sanitizer_steps() -> Iterator[Step]:
 def _benchmark_steps() -> Iterator[Step]:
     yield Step("timings", ("-m", "qsa.parity.bench.operations", "--json", "{out}"), readers.read_benchmark)
     yield Step("switches", ("-m", "qsa.parity.bench.switches", "--json", "{out}"), readers.read_switches)
+    engine = "-m", "qsa.parity.bench.engine", "--backends", "cuda", "--drafts", "0", "4", "--tokens", "96"
+    yield Step("engine", (*engine, "--json", "{out}"), readers.read_figures)
 
 
 SECTIONS: dict[str, Callable[[], Iterable[Step]]] = {

@@ -156,6 +156,14 @@ def test_reports_become_counts(tmp_path):
     assert status == "failed" and reason.startswith("interrupted by a crash: ")
 
 
+@pytest.mark.parametrize(("code", "status"), [(0, "passed"), (1, "failed")])
+def test_figures_are_kept_whether_the_texts_agree_or_not(tmp_path, code, status):
+    figures = {"cuda, math-greedy, 8 slots, 4 drafts": {"tokens/s": 9000.0, "times": 1.6}}
+    (tmp_path / "figures.json").write_text(json.dumps(figures))
+    found, _, results = readers.read_figures(tmp_path / "figures.json", process.Finished(code, "", 1.0))
+    assert found == status and results == {"figures": figures}
+
+
 def test_records_hold_no_folders_of_the_machine():
     text = f"{Path.cwd()}/kernels/x.py and {Path.home()}/y"
     assert str(Path.cwd()) not in process.impersonal(text) and process.impersonal(text).startswith("./kernels/x.py")
