@@ -12,8 +12,6 @@ from qsa.reference.formats import EXACT_FORMATS
 
 from ...ops import MAX_SPLITS
 from ...switches import switches
-from ..attend_pairs import kernel as pairs
-from ..attend_pairs.layout import FIXED, IDS, THREADS, alone_bytes
 from ..common.defaults import defaults
 from ..common.plans import Plan, rows_of
 from ..common.pools import NAME, fields_of, kinds_of, sets_of
@@ -134,15 +132,6 @@ def _table_cluster(kvs, rows, cap):
     return 0
 
 
-def _in_pairs(kvs, rows, cap, schedule):
-    """Whether ``attend_pairs`` takes a launch of ``rows`` rows whose ids have room for ``cap`` cells: where the table of
-    ``common/defaults.py`` has it, in every schedule that is not a choice of the cut."""
-    least = defaults(switches().split_attn).pair_rows
-    if not 0 < least <= rows or schedule in ("split", "step") or not _int8(kvs) or cap > IDS:
-        return False
-    return alone_bytes(cap) <= properties().shared_per_block
-
-
 def row_blocks(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells, in the
     current state of the switch split_attn."""
@@ -243,7 +232,6 @@ def make_plan(
     exchanged = Argument(len(operands), "int64", own[0].shape if scratch is None else scratch.shape)
     if scratch is not None:
         operands.append(Operand("scratch", "int64", scratch.shape, 8))
-    in_pairs = splits == 1 and _in_pairs(kvs, together, cap, schedule)
     launches = []
     for first_row in range(0, rows, together):
         part = [rows_of(position, operand, first_row, together) for position, operand in enumerate(operands[:4])]
@@ -253,9 +241,6 @@ def make_plan(
         for first_slot, held in sets_of(kvs):
             numbers = first_slot, len(held) if len(kvs) > 1 else 0, splits
             inputs = *part[:3], slots, fields_of(first_slot, len(held))
-            if in_pairs:
-                launches.append(_prepared_pairs(held, inputs, numbers[:2], part[3]))
-                continue
             tried = cluster > 0 or (schedule != "split" and _standing_cluster(held, together, cap, splits))
             launches.append(_prepared(held, inputs, numbers, (exchanged, part[3]), cap, tried))
     return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
@@ -278,11 +263,3 @@ def _prepared(kvs, inputs, numbers, outputs, cap, cluster):
     arguments = (*inputs, *numbers, form.room, *outputs)
     size = splits if cluster else 1
     return prepare(form.kernel, heads * splits, form.lanes, arguments, form.shared, size)
-
-
-def _prepared_pairs(kvs, inputs, numbers, out):
-    """One launch of rows in pairs; arguments as those of :func:`_prepared`."""
-    geometry, shared = kvs[0].pool.geometry, properties().shared_per_block
-    kernel = pairs.build(geometry.n_head_kv, geometry.group)
-    grid = -(-inputs[0].shape[0] // 2) * geometry.n_head_kv * 2
-    return prepare(kernel, grid, THREADS, (*inputs, *numbers, shared - FIXED, out), shared, 2)

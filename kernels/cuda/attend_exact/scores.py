@@ -86,55 +86,12 @@ def load_tile(raw, k_codes, tile, rows, lane, k_groups):
         load_k(raw, pair, k_codes, low, high, int32(lane & 3), k_groups)
 
 
-@device_function
-def fold(held, half, lane, distance):
-    """Of ``2 * half`` maxima a lane keeps one half, the lower of two lanes the first, and folds into it what the
-    lane ``distance`` off gives of it."""
-    upper = (lane & distance) != 0
-    for i in range(half):
-        keep, give = held[i], held[i + half]
-        if upper:
-            keep, give = give, keep
-        held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL_WARP, give, distance)))
-
-
-def keeper(v_groups: int) -> Any:
-    """``store_maxima`` for a V of ``v_groups`` scales a cell."""
-    kinds, slots = 1 + v_groups, 16 if v_groups == 4 else 32
-
-    @device_function
-    def store_maxima(most, most_v, maxima, lane):
-        """One warp folds its lanes' maxima, ``most`` [3] of scores and ``most_v`` [3 * v_groups] with those of V's
-        exponents, into the heads' records at the shared address ``maxima``."""
-        g, quarter = int32(lane >> 2), int32(lane & 3)
-        # Eight lanes hold the same heads: each ends with an eighth of their maxima, over the cells of all eight.
-        held = cuda.local.array(slots, int32)
-        for i in range(slots):
-            held[i] = int32(NO_CELL)
-        for which in range(3):
-            held[which * kinds] = most[which]
-            for group in range(v_groups):
-                held[which * kinds + 1 + group] = most_v[which * v_groups + group]
-        fold(held, slots // 2, lane, 16)
-        fold(held, slots // 4, lane, 8)
-        fold(held, slots // 8, lane, 4)
-        first_slot = int32(((g >> 2) * 4 + ((g >> 1) & 1) * 2 + (g & 1)) * (slots // 8))
-        for i in range(slots // 8):
-            slot = int32(first_slot + i)
-            which = int32(uint32(slot) // uint32(kinds))
-            if which < 3:
-                at = int32(maxima + (quarter + 4 * which) * HEAD_BYTES + (slot - which * kinds) * 4)
-                red_shared_max_i32(at, held[i])
-
-    return store_maxima
-
-
 def make(k_groups: int, v_groups: int, mma_s8: Any, once: bool) -> Any:
     """``score_cells`` for a K of ``k_groups`` scales a cell (4: int8, 8: q4_0) and a V of ``v_groups``; ``once``: no
     warp has more than one tile."""
-    per_pair = k_groups // 4
+    per_pair, kinds = k_groups // 4, 1 + v_groups
     dot_registers, v_maxima = per_pair * PRODUCTS * 4, 3 * v_groups
-    store_maxima = keeper(v_groups)
+    slots = 16 if v_groups == 4 else 32
 
     @device_function
     def score_pair(raw, pair, k_codes, low, high, limbs, k_scale, cell, scale, dots, total, lane):
@@ -171,6 +128,17 @@ def make(k_groups: int, v_groups: int, mma_s8: Any, once: bool) -> Any:
                     term = libdevice.fmul_rn(dot, factor_k)
                     entry = side * 3 + which
                     total[entry] = term if group == 0 else libdevice.fadd_rn(total[entry], term)
+
+    @device_function
+    def fold(held, half, lane, distance):
+        """Of ``2 * half`` maxima a lane keeps one half, the lower of two lanes the first, and folds into it what the
+        lane ``distance`` off gives of it."""
+        upper = (lane & distance) != 0
+        for i in range(half):
+            keep, give = held[i], held[i + half]
+            if upper:
+                keep, give = give, keep
+            held[i] = max(keep, int32(cuda.shfl_xor_sync(FULL_WARP, give, distance)))
 
     @device_function
     def score_cells(
@@ -233,6 +201,23 @@ def make(k_groups: int, v_groups: int, mma_s8: Any, once: bool) -> Any:
                         most_v[i + 1] = max(most_v[i + 1], int32(n + v[1]))
                         most_v[i + 2] = max(most_v[i + 2], int32(n + v[2]))
                         most_v[i + 3] = max(most_v[i + 3], int32(n + v[3]))
-        store_maxima(most, most_v, maxima, lane)
+        # Eight lanes hold the same heads: each ends with an eighth of their maxima, over the cells of all eight.
+        held = cuda.local.array(slots, int32)
+        for i in range(slots):
+            held[i] = int32(NO_CELL)
+        for which in range(3):
+            held[which * kinds] = most[which]
+            for group in range(v_groups):
+                held[which * kinds + 1 + group] = most_v[which * v_groups + group]
+        fold(held, slots // 2, lane, 16)
+        fold(held, slots // 4, lane, 8)
+        fold(held, slots // 8, lane, 4)
+        first_slot = int32(((g >> 2) * 4 + ((g >> 1) & 1) * 2 + (g & 1)) * (slots // 8))
+        for i in range(slots // 8):
+            slot = int32(first_slot + i)
+            which = int32(uint32(slot) // uint32(kinds))
+            if which < 3:
+                at = int32(maxima + (quarter + 4 * which) * HEAD_BYTES + (slot - which * kinds) * 4)
+                red_shared_max_i32(at, held[i])
 
     return score_cells

@@ -182,8 +182,10 @@ def store_piece(total, unit, staged, warp, lane):
     st_shared_v2_i64(int32(at + 512), total[2], total[3])
 
 
-def products(groups: int, mma_u8: Any) -> Any:
-    """``weighted`` for a warp's ``groups`` V groups."""
+def make(v_groups: int, parts: int, mma_u8: Any) -> tuple[Any, Any]:
+    """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
+    groups = v_groups // 4
+    two_factors = 2 * groups
 
     @device_function
     def weighted(i, a, b, acc):
@@ -205,15 +207,6 @@ def products(groups: int, mma_u8: Any) -> Any:
                         acc[n + 2],
                         acc[n + 3],
                     )
-
-    return weighted
-
-
-def make(v_groups: int, parts: int, mma_u8: Any) -> tuple[Any, Any]:
-    """(weigh_values, store_sums) for a V of ``v_groups`` scales a cell (4: int8, 8: q4_0), 4 * ``parts`` warps."""
-    groups = v_groups // 4
-    two_factors = 2 * groups
-    weighted = products(groups, mma_u8)
 
     @device_function
     def weigh_values(raw, base, count, warp, powers, stride, scales, signs, room, factors, rows, acc, lane):

@@ -36,8 +36,6 @@ class Defaults(NamedTuple):
                    standing rule of ``attend_exact/plan.py`` holds
     cluster_heads  rows times KV heads of a launch in such clusters at most
     cluster_cells  cells that a row's ids may have room for at most
-    pair_rows      rows of a launch of int8 attention from which two neighbouring rows share a cluster
-                   (``attend_pairs``); 0: none do
     """
 
     scores: tuple[Rule, ...]
@@ -45,7 +43,6 @@ class Defaults(NamedTuple):
     clusters: tuple[int, ...] = ()
     cluster_heads: int = 0
     cluster_cells: int = 0
-    pair_rows: int = 0
 
     def scores_schedule(self, rows: int, max_blocks: int) -> str:
         """The schedule of ``block_scores`` of ``rows`` rows over ``max_blocks`` blocks."""
@@ -124,7 +121,6 @@ H200 = Defaults(
     cluster_heads=32,
     # 2,051 cells were measured. Three blocks hold 2,304 at two cells a lane; more need a third build of the kernel.
     cluster_cells=2304,
-    pair_rows=64,
 )
 """Measured on an H200 (132 multiprocessors)."""
 
