@@ -5,6 +5,7 @@ import pytest
 
 from cases.attend_cases import *  # noqa: F403
 from cases.attend_cases import FORMATS, attend, check, exact_problem, random_kv
+from cases.common_cells_cases import *  # noqa: F403
 from qsa.kernels.switches import override
 from qsa.reference import exact
 from qsa.reference.geometry import REAL

@@ -1,7 +1,7 @@
 """The built-in wrong kernels; importing this package enters all of them into the catalogue."""
 
 from ..mutant import CATALOGUE
-from . import appends, attention, attention_arithmetic, attention_state, kept, relations, scores, selection
+from . import appends, attention, attention_arithmetic, attention_state, kept, relations, scores, selection, shared_rows
 
 __all__ = [
     "CATALOGUE",
@@ -13,4 +13,5 @@ __all__ = [
     "relations",
     "scores",
     "selection",
+    "shared_rows",
 ]
