@@ -20,7 +20,7 @@ from ..compare.comparison import Comparison, equal, error
 from ..compare.localise import explain
 from . import attend_inputs as data
 from .index_operations import score_row
-from .selection import held_as_sets
+from .selected import held_as_sets
 from .verify_window import AXES, OUTPUTS, WindowOperations, switched
 
 

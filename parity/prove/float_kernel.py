@@ -67,7 +67,9 @@ def _scores(q: np.ndarray, index: Any, steps: np.ndarray) -> np.ndarray:
         for row, (_, n_kv, n_bid, _) in enumerate(steps.tolist()):
             if not n_kv:
                 continue
-            dots = np.concatenate([index.pooled[:n_bid], index.dead[None]]) @ q[row].T
+            # Encoded keys are decoded; the query stays float32.
+            keys = np.concatenate([index.pooled_values(slice(n_bid)), index.dead_values()[None]])
+            dots = keys.astype(np.float32) @ q[row].T
             score = np.where(dots <= 0, np.float32(0), dots).sum(axis=1, dtype=np.float32)
             if n_kv % index.geometry.ratio:
                 score[n_bid] += np.float32(TAIL_BONUS)

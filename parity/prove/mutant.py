@@ -8,6 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from qsa.kernels.switches import ARITHMETICS
+from qsa.reference.index import INDEX_FORMATS
 
 from ..backend import Backend
 from ..contract import Kernel, declared
@@ -33,6 +34,8 @@ class Mutant:
     kind         the entry of the lists of known faults that it is an example of
     arithmetics  those in which it is a mistake
     repeats      how often each case's calls are made (a fault of one call in a hundred needs some)
+    index_formats  formats of the index that the kernel takes: a mutant of one format must be caught by its cases
+    others       operation -> change, of a mistake that several operations make together; ``memory`` is then common
     """
 
     name: str
@@ -41,10 +44,13 @@ class Mutant:
     change: Change = field(repr=False)
     arithmetics: tuple[str, ...] = ARITHMETICS
     repeats: int = 1
+    index_formats: tuple[str, ...] = ("fp32",)
+    others: tuple[tuple[str, Change], ...] = field(default=(), repr=False)
 
     def backend(self, arithmetic: str) -> Backend:
         """A :class:`Backend` of this kernel alone, fresh, in one arithmetic."""
-        return backend_of(arithmetic, {self.operation: self.change}, self.name)
+        changes = {self.operation: self.change, **dict(self.others)}
+        return backend_of(arithmetic, changes, self.name, self.index_formats)
 
 
 CATALOGUE: list[Mutant] = []
@@ -52,23 +58,37 @@ CATALOGUE: list[Mutant] = []
 
 
 def mutant(
-    operation: str, name: str, kind: str, arithmetics: Iterable[str] = ARITHMETICS, repeats: int = 1
+    operation: str,
+    name: str,
+    kind: str,
+    arithmetics: Iterable[str] = ARITHMETICS,
+    repeats: int = 1,
+    index_formats: tuple[str, ...] = ("fp32",),
+    others: Iterable[tuple[str, Change]] = (),
 ) -> Callable[[Change], Change]:
     """Enters the decorated change into :data:`CATALOGUE`."""
 
     def enter(change: Change) -> Change:
-        CATALOGUE.append(Mutant(name, operation, kind, change, tuple(arithmetics), repeats))
+        CATALOGUE.append(
+            Mutant(name, operation, kind, change, tuple(arithmetics), repeats, index_formats, tuple(others))
+        )
         return change
 
     return enter
 
 
-def backend_of(arithmetic: str, changes: dict[str, Change], name: str = "right") -> Backend:
+def backend_of(
+    arithmetic: str,
+    changes: dict[str, Change],
+    name: str = "right",
+    index_formats: tuple[str, ...] = INDEX_FORMATS,
+) -> Backend:
     """A backend with the operations ``changes``, each changed; with none, all operations of the right kernels."""
     table = float_kernel.OPERATIONS if arithmetic == "float" else right_kernels.OPERATIONS
-    module = SimpleNamespace(declaration=DECLARATIONS[arithmetic])
+    module = SimpleNamespace(declaration=DECLARATIONS[arithmetic] | {"index_formats": list(index_formats)})
+    memory: dict[str, Any] = {}
     for operation in changes or table:
-        setattr(module, operation, _function(operation, table[operation], changes.get(operation)))
+        setattr(module, operation, _function(operation, table[operation], changes.get(operation), memory))
     return Backend(name, arithmetic, Kernel(module, declared(module)))
 
 
@@ -84,9 +104,8 @@ DECLARATIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _function(operation: str, right: Right, change: Change | None) -> Callable[..., Any]:
+def _function(operation: str, right: Right, change: Change | None, memory: dict[str, Any]) -> Callable[..., Any]:
     """The function of a backend that makes its arguments an :data:`Arguments`."""
-    memory: dict[str, Any] = {}
 
     def run(**given: Any) -> Any:
         a = SimpleNamespace(memory=memory, **given)

@@ -128,7 +128,8 @@ def prove(
     found: list[Verdict] = []
     for case in ordered(cases):
         called = operations_of(case)
-        for mutant in [one for one in alive if one.operation in called]:
+        format = case.recipe.get("index_format") or "fp32"
+        for mutant in [one for one in alive if one.operation in called and format in one.index_formats]:
             backend, count = alive[mutant]
             verdict = _under(mutant, backend, arithmetic, case, count + 1)
             if verdict is None:

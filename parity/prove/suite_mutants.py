@@ -14,7 +14,7 @@ from qsa.golden import record
 
 from .. import report, suite, wrong_outputs
 from ..backend import Backend
-from ..checks import accuracy, attend_inputs, goldens, index_operations, pages, selection, split
+from ..checks import accuracy, attend_inputs, goldens, index_operations, pages, selected, selection, split
 from ..checks import storage as storage_checks
 from ..compare import comparison, input_changes, likely
 from ..compare import margins as classes
@@ -160,7 +160,7 @@ MUTANTS = [
     *edits("comparison", likely, "_plain",
         ("every output is one of zeros", "if not wrong.any()", "if True", "twice the output"),
     ),
-    *edits("selection", selection, "held_as_sets",
+    *edits("selection", selected, "held_as_sets",
         ("ties are always forgiven", "(classes.tie if lowest else 0)", "0", "tie declared lowest"),
         ("ties are never forgiven", "(classes.tie if lowest else 0)", "classes.tie", "tie taken"),
         ("wrong cells are forgiven", "bad = classes.wrong +", "bad =", "a block that scores less", "a cell twice"),

@@ -21,7 +21,7 @@ from qsa.reference.select import select
 
 from ..backend import Backend
 from ..checks import attend_inputs as data
-from ..checks.selection import ids_comparison
+from ..checks.selected import ids_comparison
 from ..compare.comparison import Comparison, equal
 from ..compare.localise import explain
 
@@ -116,7 +116,7 @@ class SelectProblem:
     schedule: str | None = None
 
     def check(self, backend: Backend) -> list[Comparison]:
-        """The comparison of the call: with the one right selection, as ``checks/selection.py`` holds it."""
+        """The comparison of the call: with the one right selection, as ``checks/selected.py`` holds it."""
         scores = backend.rounded("index_scores", self.scores)
         got = backend.select(scores, self.steps, self.rule, schedule=self.schedule)
         right = select(scores, self.steps, rule=self.rule)

@@ -6,6 +6,7 @@ import pytest
 from cases.known_faults import index_queries
 from qsa.kernels import ops
 from qsa.kernels.cuda import simulator
+from qsa.parity.checks.designs import code_limits
 from qsa.reference import exact
 from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.index import INDEX_FORMATS, Index
@@ -168,6 +169,14 @@ def test_encoded_keys_at_the_ends_of_their_limbs(capability):
     q[:, :, 5] = 32639
     device = simulator.Properties("simulator", capability, 1, 48 * 1024, 64 * 1024, 1 << 20)
     check(q, coded(keys), [48, 47], None, properties=device)
+
+
+def test_encoded_keys_and_queries_at_the_limits_of_their_codes():
+    # Ties, largest magnitudes on both sides of the next exponent, heads of different sizes.
+    rng = np.random.default_rng(5)
+    ordinary = rng.standard_normal((2 * code_limits.KINDS, 128)).clip(-3, 3)
+    keys, heads = (code_limits.vectors(np.arange(n), ordinary[:n]) for n in (2 * code_limits.KINDS, 12))
+    check(heads.reshape(3, 4, 128), coded(keys), [79, 74, 80], None)
 
 
 @pytest.mark.parametrize("rows", [31, 33, 70])

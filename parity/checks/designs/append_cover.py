@@ -25,6 +25,7 @@ from ...compare import twin
 from ...compare.comparison import Comparison, equal, error, verdict
 from .. import attend_inputs as data
 from ..index_operations import ENCODED, INDEX_FORMAT, formats, named
+from . import code_limits
 from .attention_cover import MIXED, PAGES, ROWS, SEEDS, UNUSED
 from .covering import cover
 
@@ -38,6 +39,12 @@ STARTS = (0, 1, 2, 3, 61, 2049)
 
 BASES = (0, 1, 4096, 1000003)
 """Position of the sequence's cell 0."""
+
+RAW_VALUES = ("ordinary", "zero", "huge", "tiny", "subnormal")
+"""Raw keys of ``index_cycle``."""
+
+LIMITS = "limits"
+"""Raw keys whose pooled keys are at the limits of their codes (``code_limits.py``)."""
 
 KV_CYCLE: dict[str, Any] = {
     "format": (*data.FORMATS, MIXED),
@@ -54,7 +61,7 @@ KV_CYCLE: dict[str, Any] = {
 
 INDEX_CYCLE: dict[str, Any] = {
     "rows": ROWS,
-    "values": ("ordinary", "zero", "huge", "tiny", "subnormal"),
+    "values": (*RAW_VALUES, LIMITS),
     "unused": UNUSED,
     "start": STARTS,
     "base": BASES,
@@ -78,13 +85,18 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
         for number, case in enumerate(cover(values, _together)):
             yield {"op": "kv_cycle", **case, "seed": 41 + number}
     if backend is None or not backend.own_index:
-        values = dict(INDEX_CYCLE, unused=unused, index_format=formats(backend))
+        values = dict(INDEX_CYCLE, values=RAW_VALUES, unused=unused, index_format=formats(backend))
         del values["seed"]
         if len(formats(backend)) == 1:
             del values["index_format"]
         for number, case in enumerate(cover(values, _used)):
             format = case.pop("index_format", "fp32")
             yield {"op": "index_cycle", **case, **named(format), "seed": 51 + number}
+        # Besides the design, whole blocks of zeros, and of what is particular to encoded keys.
+        whole = {"rows": 33, "unused": "none", "start": 0, "base": 1}
+        for format in formats(backend):
+            for kind in ("zero",) if format == "fp32" else ("zero", "subnormal", LIMITS):
+                yield {"op": "index_cycle", "values": kind, **whole, **named(format), "seed": 51}
 
 
 def _together(case: Any) -> bool:
@@ -212,6 +224,8 @@ def same_kv(text: str, right: list[PagedKV], got: list[PagedKV]) -> Comparison:
 
 
 def _raw(kind: str, seed: int, rows: int, again: bool) -> np.ndarray:
+    if kind == LIMITS:
+        return code_limits.raw_keys(rows, again)
     raw = inputs.bell(seed, f"cycle.raw.{'rewound' if again else 'first'}", rows, REAL.idx_dim)
     scale = {"huge": 2.0**40, "tiny": 2.0**-30, "subnormal": 2.0**-140}.get(kind, 1.0)
     if kind == "zero":
@@ -226,7 +240,8 @@ def index_cycle(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     steps = step_records(start + np.arange(rows))
     if recipe["unused"] != "none":
         steps[{"first": 0, "middle": rows // 2, "last": rows - 1}[recipe["unused"]]] = step_records([-1])[0]
-    weight = 1 + inputs.uniform(seed, "cycle.weight", 1, REAL.idx_dim)[0]
+    limits = recipe["values"] == LIMITS
+    weight = code_limits.weight(seed) if limits else 1 + inputs.uniform(seed, "cycle.weight", 1, REAL.idx_dim)[0]
     blocks = (start + rows) // REAL.ratio + 2
     exactly = backend.arithmetic == "exact"
     format = recipe.get("index_format", "fp32")

@@ -12,36 +12,39 @@ from typing import Any
 import numpy as np
 
 from qsa.golden import inputs
-from qsa.reference import exact
-from qsa.reference.append_index import append_index as reference_index
 from qsa.reference.append_kv import append_kv as reference_kv
 from qsa.reference.formats import EXACT_FORMATS
 from qsa.reference.geometry import REAL, step_records
-from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.select import select as reference_select
 
 from ...backend import Backend
 from ...compare.comparison import Comparison, equal, error
 from .. import attend_inputs as data
-from ..index_operations import score_row
-from ..selection import ids_comparison
-from .append_cover import same_index, same_kv
+from ..index_operations import INDEX_FORMAT, formats, named
+from ..selected import ids_comparison
+from . import changed_index
+from .append_cover import same_kv
 from .attention_cover import SCHEDULES, SEEDS, OneSlot, offered
 
 ARGUMENTS = {
     "attend": ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots"),
-    "block_scores": ("q_idx", "pooled", "dead", "steps"),
+    "block_scores": changed_index.ARGUMENTS["block_scores"],
     "select": ("scores", "steps"),
     "append_kv": ("k", "v", "table", "steps"),
-    "append_index": ("raw", "steps", "weight", "rope"),
+    "append_index": changed_index.ARGUMENTS["append_index"],
 }
-"""Operation -> the arguments that are changed between two calls."""
+"""Operation -> the arguments that are changed between two calls; of encoded keys ``changed_index.ENCODED``."""
 
 AGAIN: dict[str, Any] = {
     "operation": tuple(ARGUMENTS),
-    "argument": tuple(dict.fromkeys(name for names in ARGUMENTS.values() for name in names)),
+    "argument": tuple(
+        dict.fromkeys(
+            name for table in (ARGUMENTS, changed_index.ENCODED) for names in table.values() for name in names
+        )
+    ),
     "schedule": (None, *SCHEDULES),
+    "index_format": INDEX_FORMAT,
     "seed": SEEDS,
 }
 """Parameters of ``again`` and their values."""
@@ -68,21 +71,26 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
             for schedule in offered(backend, "attend"):
                 if name != "slots" or schedule == "multi":
                     yield {"op": "again", "operation": operation, "argument": name, "schedule": schedule, "seed": 61}
+    for format in () if own_index else formats(backend)[1:]:
+        for operation, names in changed_index.ENCODED.items():
+            for name in names:
+                yield {"op": "again", "operation": operation, "argument": name, **named(format), "seed": 61}
 
 
 def again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     """Both calls, each against truth."""
     check = {
         "attend": _attend_again,
-        "block_scores": _scores_again,
+        "block_scores": changed_index.scores,
         "select": _select_again,
         "append_kv": _append_kv_again,
-        "append_index": _append_index_again,
+        "append_index": changed_index.append,
     }[recipe["operation"]]
-    if recipe["argument"] not in ARGUMENTS[recipe["operation"]]:
-        raise ValueError(
-            f"argument = {recipe['argument']!r}: {recipe['operation']} has {ARGUMENTS[recipe['operation']]}"
-        )
+    format = recipe.get("index_format")
+    allowed = (ARGUMENTS if format is None else changed_index.ENCODED).get(recipe["operation"], ())
+    if recipe["argument"] not in allowed:
+        of = recipe["operation"] if format is None else f"{recipe['operation']} of the index format {format}"
+        raise ValueError(f"argument = {recipe['argument']!r}: {of} has {allowed}")
     return check(backend, recipe)
 
 
@@ -188,44 +196,6 @@ def _random(recipe: dict[str, Any]) -> np.random.Generator:
     return np.random.default_rng(recipe["seed"])
 
 
-def _scores_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    name, seed, rows, blocks, dim = recipe["argument"], recipe["seed"], 2, 40, REAL.idx_dim
-    q = inputs.bell(seed, "again.q", rows, REAL.idx_heads * dim).reshape(rows, REAL.idx_heads, dim)
-    q = backend.rounded("index_query", q)
-    index = Index(blocks + 1, np.ones(dim, np.float32))
-    index.pooled[:] = inputs.bell(seed, "again.pooled", blocks + 1, dim)
-    index.dead[:] = inputs.bell(seed, "again.dead", 1, dim)[0]
-    # No tail: the score of the dead key is seen without its bonus.
-    steps = step_records(np.array([blocks * REAL.ratio - 1, blocks * 2 - 1]))
-    random, found = _random(recipe), []
-    for text in CALLS:
-        got = backend.block_scores(q, index, steps)
-        right = exact.block_scores(q, index, steps)
-        for row, step in enumerate(steps.tolist()):
-            label = f"block_scores: {name}, {text}, row {row}"
-            if backend.arithmetic == "exact":
-                found.append(equal(label, right[row, : step[2] + 1], got[row, : step[2] + 1], ("block",)))
-            else:
-                found.append(score_row(backend, label, q[row], index, step, got[row]))
-        if text != CALLS[0]:
-            row, block, dims = (int(random.integers(n)) for n in (rows, blocks // 4, dim))
-            if name == "q_idx":
-                q[row, random.integers(REAL.idx_heads), dims] += 4
-            elif name == "steps":
-                steps[row] = step_records(np.array([blocks * 3 + block * 4 - 1]))[0]
-            else:
-                array = getattr(index, name).reshape(-1, dim)
-                array[block if len(array) > 1 else 0, dims] += 4
-        elif name == "q_idx":
-            q[:] = q[:, ::-1].copy() * np.float32(2)
-        elif name == "steps":
-            steps[:] = steps[::-1].copy()
-        else:
-            array = getattr(index, name)
-            array[:] = np.roll(array, 3, axis=0)
-    return found
-
-
 def _select_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     scores = backend.rounded("index_scores", inputs.bell(recipe["seed"], "again.scores", 2, 900))
     steps = step_records(np.array([3400, 3303]))
@@ -278,35 +248,4 @@ def _append_kv_again(backend: Backend, recipe: dict[str, Any]) -> list[Compariso
         else:
             for each in (right, kv):
                 each.table[:] = each.table[::-1].copy()
-    return found
-
-
-def _append_index_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
-    name, rows, seed = recipe["argument"], 9, recipe["seed"]
-    exactly = backend.arithmetic == "exact"
-    raw = backend.rounded("raw_keys", inputs.bell(seed, "again.raw", rows, REAL.idx_dim))
-    weight = 1 + inputs.uniform(seed, "again.weight", 1, REAL.idx_dim)[0]
-    index, right = (Index(12, weight, dtype=kind) for kind in (np.float32, np.float32 if exactly else np.float64))
-    steps, random, found = step_records(np.arange(rows)), _random(recipe), []
-    for text in CALLS:
-        (exact.append_index if exactly else reference_index)(raw, steps, right)
-        index = backend.append_index(raw, steps, index)
-        found += same_index(f"{name}, {text}", right, index, exactly, int(steps[-1, 1]) % REAL.ratio)
-        if text != CALLS[0]:
-            row, dim = int(random.integers(rows - 1)), int(random.integers(REAL.idx_dim))
-            if name == "raw":
-                raw[row, dim] += 9
-            elif name == "steps":
-                steps[:] = step_records(np.arange(24 + row % 4, 24 + row % 4 + rows))
-            else:
-                for each in (right, index):
-                    getattr(each, name)[..., dim % getattr(each, name).shape[-1]] *= 3
-        elif name == "raw":
-            raw[:] = raw[::-1].copy()
-        elif name == "steps":
-            steps[:] = step_records(np.arange(20, 20 + rows))
-        else:
-            for each in (right, index):
-                array = getattr(each, name)
-                array[:] = np.roll(array, 5, axis=-1)
     return found

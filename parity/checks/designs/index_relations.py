@@ -12,7 +12,7 @@ from qsa.reference.geometry import REAL, RULES, step_records
 from ...backend import Backend, UnsupportedError
 from ...compare.comparison import Comparison, equal
 from ..index_operations import score_row
-from ..selection import held_as_sets
+from ..selected import held_as_sets
 from . import score_cover
 from .attention_cover import offered
 from .related import Pair, plain, rows_of, same, shown, windows

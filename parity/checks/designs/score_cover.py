@@ -18,6 +18,7 @@ from qsa.reference.index import Index
 from ...backend import Backend, UnsupportedError
 from ...compare.comparison import Comparison, equal
 from ..index_operations import INDEX_FORMAT, corner_row, formats, named, score_row
+from . import code_limits
 from .attention_cover import ROWS, SEEDS, UNUSED, offered
 from .covering import cover
 
@@ -26,10 +27,17 @@ KEYS = ("ordinary", "dead", "subnormal", "special", "tiny_query", "sizes")
 every key wholly; ``special``: NaN, infinities, 0 among the keys; ``tiny_query``: products near the end of float32;
 ``sizes``: keys from 2^-11 to 2^11 of the ordinary size, as exponents of encoded keys must follow."""
 
+LIMITS = "limits"
+"""Keys and queries at the limits of their codes (``code_limits.py``)."""
+
+ENCODED_KEYS = ("sizes", "special", "tiny_query", LIMITS)
+"""Kinds that every schedule meets in an index of encoded keys, besides the design: what is particular to codes and
+exponents shows in these, and the design needs each but in one schedule, maybe without a block."""
+
 BLOCKS = (3, 0, 1, 2, 31, 32, 33, 63, 64, 65, 127, 128, 129, 500, 1023, 1025)
 
 SCORE_COVER: dict[str, Any] = {
-    "keys": KEYS,
+    "keys": (*KEYS, LIMITS),
     "blocks": range(2**18),
     "rows": ROWS,
     "tail": tuple(range(REAL.ratio)),
@@ -61,6 +69,15 @@ def cases(backend: Backend | None = None) -> Iterator[dict[str, Any]]:
         schedule, format = case.pop("schedule"), case.pop("index_format", "fp32")
         schedule_named = {"schedule": schedule} if len(schedules) > 1 else {}
         yield {"op": "score_cover", **case, **schedule_named, **named(format), "seed": 31 + number}
+    for format in formats(backend)[1:]:
+        for kind in ENCODED_KEYS:
+            # The dead key is NaN among special ones.
+            seed = 33 if kind == "special" else 31
+            if kind != "special" or kind in values["keys"]:
+                for number, schedule in enumerate(schedules):
+                    shape: dict[str, Any] = {"blocks": 65, "rows": 9, "tail": number % REAL.ratio, "unused": "none"}
+                    schedule_named = {"schedule": schedule} if len(schedules) > 1 else {}
+                    yield {"op": "score_cover", "keys": kind, **shape, **schedule_named, **named(format), "seed": seed}
 
 
 def _together(case: Any) -> bool:
@@ -80,6 +97,9 @@ def arguments(backend: Backend, recipe: dict[str, Any]) -> tuple[np.ndarray, Ind
         # No bonus, which would hide it, for every other row; the others have it.
         positions = np.maximum(end - rows + np.arange(rows) - np.arange(rows) % 2, 0)
     q = inputs.bell(seed, "score_cover.q", rows, REAL.idx_heads * dim, 2.0**-100 if kind == "tiny_query" else 1.0)
+    if kind == LIMITS:
+        # Every row has another kind in each head.
+        q = code_limits.vectors(np.arange(rows * REAL.idx_heads), q.reshape(-1, dim))
     q = backend.rounded("index_query", q.reshape(rows, REAL.idx_heads, dim))
     if recipe["unused"] != "none":
         unused = {"first": 0, "middle": rows // 2, "last": rows - 1}[recipe["unused"]]
@@ -88,6 +108,11 @@ def arguments(backend: Backend, recipe: dict[str, Any]) -> tuple[np.ndarray, Ind
     scale = {"subnormal": 2.0**-140, "tiny_query": 2.0**-40}.get(kind, 1.0)
     keys = inputs.bell(seed, "score_cover.pooled", index.max_blocks, dim, scale)
     dead = inputs.bell(seed, "score_cover.dead", 1, dim, 2.0**24 if kind == "dead" else scale)[0]
+    if kind == LIMITS:
+        keys, dead = (
+            code_limits.vectors(np.arange(len(keys)), keys),
+            code_limits.vectors(np.zeros(1, int), dead[None])[0],
+        )
     if kind == "sizes":
         keys *= np.float32(2) ** (np.arange(len(keys)) * 5 % 23 - 11)[:, None].astype(np.float32)
     if kind == "special":

@@ -70,7 +70,7 @@ def cached(a: Any, *names: str, stride: int = 0) -> Any:
     for name in names:
         if name in ("table", "k_codes", "k_scale", "v_codes", "v_scale"):
             out = each_kv(out, lambda kv, name=name: _cached_kv(a.memory, kv, name, stride))  # type: ignore[misc]
-        elif name in ("pooled", "dead", "weight", "rope"):
+        elif name in ("pooled", "dead", "pooled_exponent", "dead_exponent", "weight", "rope"):
             index = copy.copy(out.index)
             setattr(index, name, _kept(a.memory, name, getattr(a.index, name), stride))
             out = but(out, index=index)

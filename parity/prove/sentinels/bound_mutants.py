@@ -1,6 +1,6 @@
 """Wrong judges whose bounds have moved (``prove/suite_mutants.py``)."""
 
-from ...checks import attend_inputs, fused, index_operations, nll, selection, split
+from ...checks import attend_inputs, fused, index_operations, indexer, nll, split
 from ...checks import storage as storage_checks
 from ...compare import ceiling, comparison, twin
 from ..patching import CodeMutant, edit, edits, patch
@@ -57,7 +57,7 @@ MUTANTS = [
     ),
     CodeMutant("26 roundings in the lane tree", "bounds", patch(index_operations, TREE_ROUNDINGS=26),
                ("exact scores 0.8", "exact scores 1.2")),
-    CodeMutant("256 roundings of an indexer's score", "bounds", patch(selection, ROUNDING=256 * 2.0**-24),
+    CodeMutant("256 roundings of an indexer's score", "bounds", patch(indexer, ROUNDING=256 * 2.0**-24),
                ("rounding",)),
     CodeMutant("an NLL that may differ by 0.01", "bounds", patch(nll, BOUND=0.01), ("likelihoods",)),
     *edits("bounds", nll, "difference",
@@ -68,7 +68,7 @@ MUTANTS = [
          "gated 0.8", "gated 1.2"),
         ("the gate is left out of the truth", "attention / (1 +", "attention / (1 + 0 *", "gated 0.8"),
     ),
-    *edits("bounds", selection, "_narrow_error",
+    *edits("bounds", indexer, "_narrow_error",
         ("twice the error of a narrow indexer", "twin.FACTOR *", "2 * twin.FACTOR *", "indexer 1.2"),
     ),
     *edits("bounds", storage_checks, "stored_values",

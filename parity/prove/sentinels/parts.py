@@ -9,7 +9,7 @@ from qsa.reference.geometry import REAL, step_records
 
 from ... import report, suite, wrong_outputs
 from ...backend import UnsupportedError
-from ...checks import accuracy, attend_inputs, nll, selection
+from ...checks import accuracy, attend_inputs, indexer, nll
 from ...compare import input_changes
 from ...compare.comparison import Comparison, equal, error, most, verdict
 from ...compare.input_changes import ChangedInputError, Given
@@ -172,22 +172,22 @@ def classes() -> None:
 def rounding() -> None:
     """How far a float indexer's scores may be off: 64 roundings of the sum of |key x query|."""
     seen: list[np.ndarray] = []
-    held = selection.held_as_sets
+    held = indexer.held_as_sets
 
     def keep(*arguments: Any) -> Comparison:
         seen.append(arguments[6] / np.maximum(arguments[4], 1e-30))
         return held(*arguments)
 
-    selection.held_as_sets = keep  # type: ignore[assignment]
+    indexer.held_as_sets = keep  # type: ignore[assignment]
     try:
         suite.run_case(suite.parse(INDEXER), kernels.backend("float", indexer=selections.indexer(0.0)))
     finally:
-        selection.held_as_sets = held
+        indexer.held_as_sets = held
     # Of positive dot products alone the sum of |key x query| would be the score; with both signs it is a few times it.
     middle = float(np.median(seen[0])) / 2.0**-24 if seen else 0.0
     if not 64 * 5 <= middle <= 64 * 40:
         raise FoundError(f"tolerance of the indexer's scores: {middle:.4g} x 2^-24 of a score, the median")
-    ratio = selection.ROUNDING / 2.0**-24
+    ratio = indexer.ROUNDING / 2.0**-24
     _same("roundings of a score", 64.0, ratio)
 
 

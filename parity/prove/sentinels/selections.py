@@ -11,7 +11,7 @@ from qsa.reference.geometry import REAL
 from qsa.reference.index import Index
 from qsa.reference.select import select as reference_select
 
-from ...checks import selection
+from ...checks import indexer as checked
 from ...contract import Types
 from .kernels import kept
 
@@ -77,13 +77,13 @@ def indexer(share: float) -> Callable[..., np.ndarray]:
     ) -> np.ndarray:
         def make() -> np.ndarray:
             index = Index(len(raw) // REAL.ratio + 1, weight, dtype=np.float64)
-            records = selection.window({"context": len(raw), "tail": 0, "rows": len(raw), "rule": rule})
+            records = checked.window({"context": len(raw), "tail": 0, "rows": len(raw), "rule": rule})
             reference_append(raw, records, index)
             scores = reference_scores(q_idx, index, steps)
             ids = reference_select(scores, steps, rule=rule)
             keys = np.abs(index.pooled[: index.max_blocks - 1])
-            slack = selection.ROUNDING * (keys @ np.abs(q_idx.astype(np.float64)).sum(axis=1).T).T
-            slack = slack + selection._narrow_error(index, raw, q_idx, scores, Types(index_scores="bf16"))[:, None]
+            slack = checked.ROUNDING * (keys @ np.abs(q_idx.astype(np.float64)).sum(axis=1).T).T
+            slack = slack + checked._narrow_error(index, raw, q_idx, scores, Types(index_scores="bf16"))[:, None]
             for row, (_, _, n_bid, width) in enumerate(steps.tolist()):
                 inside = np.unique(ids[row, :width] // REAL.ratio)
                 inside = inside[inside < n_bid]

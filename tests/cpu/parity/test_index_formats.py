@@ -7,12 +7,13 @@ import pytest
 
 from qsa.parity import suite
 from qsa.parity.backend import Backend, UnsupportedError
+from qsa.parity.checks.designs import code_limits
 from qsa.parity.contract import Kernel, declared
 from qsa.reference import exact
 from qsa.reference.append_index import append_index as append_float64
-from qsa.reference.geometry import REAL
+from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
-from qsa.reference.key_codes import NOT_FINITE
+from qsa.reference.key_codes import LARGEST_CODE, NOT_FINITE, encode
 
 BOTH = ["fp32", "int16"]
 CYCLE = "accuracy:op=index_cycle,rows=8,values=ordinary,unused=none,start=0,base=0,index_format=int16,seed=51"
@@ -151,3 +152,70 @@ def test_the_declaration_is_checked():
     index = Index(4, np.ones(REAL.idx_dim), format="int16")
     with pytest.raises(UnsupportedError, match="index format int16"):
         backend(formats=["fp32"]).append_index(np.zeros((1, 128), np.float32), np.zeros((1, 4), np.int32), index)
+
+
+AGAIN = "pages:op=again,operation={},argument={},index_format=int16,seed=61"
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+@pytest.mark.parametrize("argument", ["pooled", "pooled_exponent", "dead", "dead_exponent", "q_idx"])
+def test_scores_kept_of_an_encoded_key_are_seen(arithmetic, argument):
+    kept = {}
+
+    def block_scores(q_idx, index, steps):
+        if "scores" not in kept:
+            kept["scores"] = exact.block_scores(q_idx, index, steps)
+        return kept["scores"].copy()
+
+    text = AGAIN.format("block_scores", argument)
+    assert run(text, backend(arithmetic)).status == "passed"
+    assert run(text, backend(arithmetic, block_scores=block_scores)).status == "failed"
+
+
+def test_arguments_of_encoded_keys_are_those_of_their_format():
+    for text in (
+        "pages:op=again,operation=block_scores,argument=dead_exponent,seed=61",
+        AGAIN.format("append_index", "dead_exponent"),
+        AGAIN.format("select", "scores"),
+    ):
+        result = run(text, backend())
+        assert result.status == "failed" and "argument = " in result.reason
+
+
+def test_the_limits_of_codes_are_met():
+    vectors = code_limits.vectors(np.arange(5 * code_limits.KINDS), np.ones((5 * code_limits.KINDS, 128), np.float32))
+    codes, exponents = encode(vectors)
+    assert np.abs(codes).max() == LARGEST_CODE and len(set(exponents.tolist())) >= 7
+    low = codes.astype(int) - ((codes.astype(int) + 128) >> 8) * 256
+    assert (low.min(), low.max()) == (-128, 127)
+    scaled = np.ldexp(vectors.astype(np.float64), 15 - exponents[:, None])
+    assert (scaled % 1 == 0.5).any()
+    # Largest magnitudes that 15 bits hold and that need the next exponent all the same.
+    top = np.abs(scaled).max(axis=1)
+    assert {LARGEST_CODE, (LARGEST_CODE + 1) / 2, (2**15 - 1) / 2} <= set(top.tolist())
+    assert 2**36 < int(codes[0].astype(int) @ codes[0].astype(int)) < 2**37
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_append_makes_keys_at_the_limits_of_their_codes(again):
+    index = Index(6, code_limits.weight(51))
+    exact.append_index(code_limits.raw_keys(20, again), step_records(np.arange(20)), index)
+    top = np.ldexp(np.abs(index.pooled[:5]).max(axis=1).astype(np.float64), 13)
+    assert np.abs(top - code_limits.LARGEST).max() < 2.0**-7
+    assert encode(index.pooled[:5])[1].tolist() == [2, 3, 3, 3, 3]
+
+
+def test_the_indexer_of_encoded_keys_is_seen_from_raw_keys_to_cells():
+    case = "selection:op=indexer,rule=blocks,context=2048,rows=3,tail=1,index_format=int16,seed=4"
+
+    def block_scores(q_idx, index, steps):
+        plain = Index(index.max_blocks, index.weight)
+        plain.pooled[:], plain.dead[:] = index.pooled_values(), index.dead_values()
+        return exact.block_scores(q_idx, plain, steps)
+
+    for arithmetic in ("exact", "float"):
+        assert run(case, backend(arithmetic)).status == "passed"
+    # Decoded keys and a float32 query: other bits, within the bound.
+    assert run(case, backend(block_scores=block_scores)).status == "failed"
+    assert run(case, backend("float", block_scores=block_scores)).status == "passed"
+    assert run(case, backend(block_scores=changed(set_to("pooled_exponent", 1)))).status == "failed"

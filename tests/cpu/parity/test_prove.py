@@ -17,6 +17,7 @@ from qsa.parity.prove.mutants import CATALOGUE
 from qsa.parity.readable import markdown
 from qsa.reference import exact
 
+CODED = "index_format=int16,"
 AGAIN = "pages:op=again,operation=select,argument=scores,seed=61"
 
 
@@ -39,10 +40,30 @@ def test_the_catalogue_is_large_and_its_names_are_unique():
 @pytest.mark.parametrize("arithmetic", ["exact", "float"])
 @pytest.mark.parametrize("operation", ["block_scores", "append_kv", "append_index"])
 def test_mutants_are_caught(arithmetic, operation):
-    some = [one for one in run.chosen(arithmetic) if one.operation == operation][::9]
+    mutants = [one for one in run.chosen(arithmetic) if "fp32" in one.index_formats]
+    some = [one for one in mutants if one.operation == operation][::9]
     verdicts = run.prove(some, arithmetic, few(arithmetic, operation))
     assert [one.mutant.name for one in verdicts if not one.caught] == []
     assert all(one.check and one.case and one.measure > one.bound for one in verdicts)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "float"])
+def test_wrong_kernels_of_encoded_keys_are_caught_by_cases_of_encoded_keys(arithmetic):
+    cases = suite.collect(suite.OPERATION_MODULES, arithmetic, backend=backend_of(arithmetic, {}))
+    cases = [case for case in cases if case.recipe.get("index_format") == "int16"]
+    some = [one for one in run.chosen(arithmetic) if one.index_formats == ("int16",)]
+    assert len(some) >= 70
+    assert [one.mutant.name for one in run.prove(some, arithmetic, cases) if not one.caught] == []
+    assert list(run.right_kernels(arithmetic, cases)) == []
+
+
+def test_a_mutant_is_put_under_the_cases_of_its_index_format_alone():
+    (verdict,) = run.prove(
+        [Mutant("harmless", "block_scores", "none", lambda right, a: right(a), index_formats=("int16",))],
+        "exact",
+        [suite.parse(f"pages:op=again,operation=block_scores,argument=q_idx,{name}seed=61") for name in ("", CODED)],
+    )
+    assert verdict.cases == 1
 
 
 @pytest.mark.parametrize("arithmetic", ["exact", "float"])
