@@ -59,7 +59,7 @@ parity-aarch64: $(STAMP)  ## hold the kernels to the goldens on AArch64, emulate
 	@BIN=$(BIN) .ci/aarch64 $(PARITY)
 
 prove: $(STAMP)  ## put wrong kernels under the suite, every one must be caught; report in build/prove; PROVE=--sample is short
-	@$(BIN)/qsa prove $(PROVE) --json build/prove/report.json
+	@$(BIN)/qsa prove $(PROVE) --json build/prove/report.json --junit build/prove/junit.xml
 
 test: $(STAMP)  ## lint, then all tests that this machine can run
 	@$(BIN)/qsa env

@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
-from xml.etree import ElementTree
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -23,7 +22,8 @@ from qsa.reference.validation import convert
 from .backend import Backend
 from .compare.comparison import Comparison
 from .compare.element import Element
-from .suite import STATUSES, Result, Tally, parse, printable, worst_of
+from .readable import junit
+from .suite import STATUSES, Result, Tally, parse, worst_of
 
 
 class BadElement(Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,38 +148,18 @@ def as_json(tally: Tally, environment: Mapping[str, Any], statuses: Sequence[str
 def as_junit(tally: Tally, environment: dict[str, Any], backend: Backend | None, program: str = "qsa parity") -> str:
     """The report as JUnit XML text: a suite per module, ``failure`` with the text that a terminal shows, ``skipped``
     with the reason where a case neither passed nor failed."""
-    root = ElementTree.Element("testsuites", name=program)
+    suites = []
     for name in dict.fromkeys(result.case.module for result in tally.results):
         results = [result for result in tally.results if result.case.module == name]
-        suite = ElementTree.SubElement(
-            root,
-            "testsuite",
-            name=name,
-            tests=str(len(results)),
-            failures=str(tally.count("failed", name)),
-            errors="0",
-            skipped=str(len(results) - tally.count("failed", name) - tally.count("passed", name)),
-            time=f"{sum(result.seconds for result in results):.3f}",
-        )
-        properties = ElementTree.SubElement(suite, "properties")
-        for key, value in environment.items():
-            text = value if isinstance(value, str) else json.dumps(value)
-            ElementTree.SubElement(properties, "property", name=key, value=printable(text))
-        for result in results:
-            _junit_case(suite, name, result, backend)
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+        entries = [_entry(result, backend) for result in results]
+        suites.append(junit.Suite(name, sum(result.seconds for result in results), entries))
+    return junit.text(program, suites, environment)
 
 
-def _junit_case(suite: ElementTree.Element, name: str, result: Result, backend: Backend | None) -> None:
-    entry = ElementTree.SubElement(
-        suite, "testcase", classname=name, name=printable(result.case.text), time=f"{result.seconds:.3f}"
-    )
-    lines = [printable(line) for line in result.lines(backend)]
-    if result.status == "failed":
-        ElementTree.SubElement(entry, "failure", message=lines[0].strip()).text = "\n".join(lines)
-    elif result.status != "passed":
-        ElementTree.SubElement(entry, "skipped", message=printable(result.reason))
+def _entry(result: Result, backend: Backend | None) -> junit.Entry:
+    failed, skipped = result.status == "failed", result.status not in ("failed", "passed")
+    lines = list(result.lines(backend)) if failed else []
+    return junit.Entry(result.case.text, result.seconds, lines, result.reason if skipped else None)
 
 
 def write(path: str, text: str) -> None:

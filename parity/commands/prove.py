@@ -22,7 +22,7 @@ from ..environment import facts, headline
 from ..prove import tables
 from ..prove.mutants import CATALOGUE
 from ..prove.tables import Job, Proof, Row, Table
-from ..readable import html, markdown
+from ..readable import html, junit, markdown
 from ..readable.document import Document
 from ..readable.document import Row as Line
 from ..readable.document import Table as Part
@@ -53,6 +53,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--sample", action="store_true", help=f"every {tables.SAMPLE}th kernel, and of the rest one of each kind"
     )
     parser.add_argument("--json", metavar="FILE", help="write the tables as JSON; - is standard output")
+    parser.add_argument("--junit", metavar="FILE", help="write them as JUnit XML; - is standard output")
     parser.add_argument("--markdown", metavar="FILE", help="write them in Markdown; - is standard output")
     parser.add_argument("--html", metavar="FILE", help="write one HTML file for a browser (extra `report`)")
     parser.add_argument("--list", action="store_true", help="print the wrong kernels and run nothing")
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [name for name in tables.TABLES if name in arguments.tables or not arguments.tables]
     arithmetics = ARITHMETICS if arguments.arithmetic is None else (arguments.arithmetic,)
     jobs = tables.jobs(arguments.sample, chosen, list(arithmetics), arguments.operation)
-    with report.report_writer(arguments.json, None, arguments.markdown, arguments.html) as write:
+    with report.report_writer(arguments.json, arguments.junit, arguments.markdown, arguments.html) as write:
         return _prove(jobs, arguments, write)
 
 
@@ -105,6 +106,8 @@ def _prove(jobs: list[Job], arguments: argparse.Namespace, write: Callable[[str,
     _conclude(proof, console)
     if arguments.json:
         write(arguments.json, msgspec.json.format(msgspec.json.encode(proof), indent=1).decode() + "\n")
+    if arguments.junit:
+        write(arguments.junit, junit.text("qsa prove", [suite(table) for table in made], found))
     if arguments.markdown:
         write(arguments.markdown, markdown.text(document(proof)))
     if arguments.html:
@@ -197,6 +200,26 @@ def _conclude(proof: Proof, console: Console) -> None:
             console.print(f"NOT CAUGHT: {table.title}: {row.name}: {row.case} {row.detail}", **PLAIN)
     verdict = f"{proof.failed} were not caught: a case is missing" if proof.failed else "everything wrong was caught"
     console.print(f"{verdict}; {proof.seconds:.0f} s", **PLAIN)
+
+
+def suite(table: Table) -> junit.Suite:
+    """One table as JUnit's: a test case for everything wrong, which failed where it was not caught. Of wrong outputs a
+    test case for each kind, which failed where a case passed with them."""
+    if table.counts:
+        lost: dict[str, list[str]] = {name.rpartition(" ")[0]: [] for name in sorted(table.counts)}
+        for row in table.lost:
+            lost.setdefault(row.name, []).append(row.case)
+        entries = [
+            junit.Entry(kind, failure=[f"NOT CAUGHT: {len(cases)} cases passed", *cases] if cases else ())
+            for kind, cases in lost.items()
+        ]
+    else:
+        entries = [junit.Entry(row.name, failure=() if row.caught else _lost(row)) for row in table.rows]
+    return junit.Suite(table.title, table.seconds, entries)
+
+
+def _lost(row: Row) -> list[str]:
+    return [f"NOT CAUGHT: {row.case or row.detail.partition(chr(10))[0]}", *row.detail.splitlines()]
 
 
 def document(proof: Proof) -> Document:

@@ -21,6 +21,7 @@ from ..compare import margins as classes
 from ..compare.remembered import forget
 from ..contract import domain, ids, kernel, own_storage
 from ..isolation import messages, remote
+from ..readable import junit
 from .patching import Change, CodeMutant, Row, edits, forgetful, patch, run
 from .sentinels import bound_mutants, parts, verdicts
 
@@ -78,11 +79,11 @@ MUTANTS = [
         ("exit code 0 where nothing passed", 'self.count("passed") and ', "", "exit_codes"),
         ("exit code 0 always", '0 if self.count("passed") and not self.count("failed") else 1', "0", "exit_codes"),
     ),
-    *edits("reports", report, "_junit_case",
-        ("a failure is skipped in JUnit", 'if result.status == "failed"', "if False", "reports"),
+    *edits("reports", report, "_entry",
+        ("a failure is none in JUnit", 'result.status == "failed", result', "False, result", "reports"),
     ),
-    *edits("reports", report, "as_junit",
-        ("JUnit counts no failures", 'str(tally.count("failed", name)),\n', '"0",\n', "reports"),
+    *edits("reports", junit, "text",
+        ("JUnit counts no failures", "str(sum(bool(entry.failure) for entry in suite.entries))", '"0"', "reports"),
     ),
     *edits("reports", report, "make",
         ("a report leaves failed cases out", "for result in tally.results]",

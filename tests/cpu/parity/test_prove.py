@@ -2,6 +2,7 @@
 
 import types
 from collections import Counter
+from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
@@ -14,7 +15,7 @@ from qsa.parity.contract import Kernel, declared
 from qsa.parity.prove import run, tables
 from qsa.parity.prove.mutant import Mutant, backend_of
 from qsa.parity.prove.mutants import CATALOGUE
-from qsa.parity.readable import markdown
+from qsa.parity.readable import junit, markdown
 from qsa.reference import exact
 
 CODED = "index_format=int16,"
@@ -97,12 +98,42 @@ def test_every_table_is_made_and_told(capsys, monkeypatch, tmp_path):
 
     monkeypatch.setattr(tables, "TABLES", dict.fromkeys(tables.TABLES, code))
     monkeypatch.setattr(command, "_made", lambda jobs: [tables.make(job) for job in jobs])
-    assert main(["prove", "--json", str(tmp_path / "proof.json")]) == 1
+    files = [str(tmp_path / name) for name in ("proof.json", "junit.xml")]
+    assert main(["prove", "--json", files[0], "--junit", files[1]]) == 1
+    root = ElementTree.parse(files[1]).getroot()
+    assert root.get("name") == "qsa prove" and len(root) == 7
+    assert [one.get("failures") for one in root] == ["0", "1", "0", "1", "0", "0", "0"]
     found = msgspec.json.decode((tmp_path / "proof.json").read_bytes(), type=tables.Proof)
     assert found.failed == 2 and len(found.tables) == 7
     assert "2 were not caught" in capsys.readouterr().out
     assert main(["prove", "--arithmetic", "exact"]) == 0
     assert "everything wrong was caught" in capsys.readouterr().out
+
+
+def test_junit_has_a_test_case_for_everything_wrong():
+    rows = [
+        tables.Row("caught", "kind", True, "attend", "a case", 2.0, 1.0),
+        tables.Row("lost", "kind", False, "", "", detail="passed 12 cases"),
+        tables.Row("attend: the right kernels fail", "control", False, "", "pages:op=attend", detail="one\ntwo"),
+    ]
+    counts = {"zero failed": 3, "scaled failed": 2, "scaled passed": 1, "permuted unchanged": 1}
+    passed = [tables.Row("scaled", "outputs", False, "", "split:op=tiles", detail="passed")]
+    made = (tables.Table("kernels", "exact", 1.5, rows), tables.Table("outputs", "float", 0.5, passed, counts))
+    text = junit.text("qsa prove", [command.suite(table) for table in made], {"cpu": "one"})
+    kernels, outputs = ElementTree.fromstring(text.partition("\n")[2])
+    assert kernels.attrib == {
+        "name": "kernels, exact arithmetic", "tests": "3", "failures": "2", "errors": "0", "skipped": "0",
+        "time": "1.500",
+    }  # fmt: skip
+    assert [one.get("name") for one in kernels.iter("testcase")] == [row.name for row in rows]
+    lost, control = kernels.iter("failure")
+    assert lost.get("message") == "NOT CAUGHT: passed 12 cases"
+    assert control.get("message") == "NOT CAUGHT: pages:op=attend" and "one\ntwo" in control.text
+    assert {one.get("name"): one.find("failure") is not None for one in outputs.iter("testcase")} == {
+        "permuted": False, "scaled": True, "zero": False
+    }  # fmt: skip
+    assert "split:op=tiles" in outputs.find("testcase/failure").text and outputs.get("failures") == "1"
+    assert [one.get("value") for one in outputs.iter("property")] == ["one"]
 
 
 @pytest.mark.parametrize(
