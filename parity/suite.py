@@ -31,6 +31,7 @@ from qsa.golden.families import FAMILIES
 from qsa.golden.recipe import check as check_recipe
 
 from .backend import Backend, UnsupportedError
+from .compare import hints
 from .compare.comparison import Comparison, finite, verdict
 
 ON_OPERATIONS = ("accuracy", "selection", "split", "pages", "goldens", "verify-batch")
@@ -119,6 +120,10 @@ class Result:
             if verbose or not comparison.passed:
                 yield from (f"  {line}" for line in comparison.lines())
         if self.status == "failed" and backend is not None:
+            declared = backend.declaration.arithmetics
+            hint = hints.arithmetic(backend.name, backend.arithmetic, declared, self.comparisons)
+            if hint and self.case.module != "selection":
+                yield f"  hint: {hint}"
             yield f"  again: {command(self.case.text, backend, shrunk=self.case.problem is not None)}"
 
 
