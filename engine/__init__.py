@@ -5,12 +5,12 @@ from qsa.reference.sampler import Sampling
 from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal
 from .engine import Engine
 from .generate import generate
-from .graph_runner import GraphRunner, make_runner
 from .load import load_model, save_quantised
+from .programs.graph_runner import GraphRunner, make_runner
 from .request import Drafting, Request
 from .runner import Runner
 from .score import Scores, score, teacher_forced
-from .slot import Slot
+from .slots.slot import Slot
 from .statistics import Statistics
 from .window import WindowResult, run_window
 

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from . import sampling
-from .draft_cache import DRAFT_ROWS, DraftCells
+from .draws import sampling
+from .draws.sampling import Distribution
 from .request import MAX_ROWS, Request
 from .runner import Runner
-from .sampling import Distribution
-from .slot import Slot, draft_cells
+from .slots.draft_cache import DRAFT_ROWS, DraftCells
+from .slots.slot import Slot, draft_cells
 
 
 class CommittedRows(NamedTuple):

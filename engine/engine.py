@@ -15,15 +15,15 @@ from qsa.reference.exact.speculative import check_list
 from qsa.reference.index import check_index_format
 from qsa.reference.sampler import Sampling
 
-from . import sampling
 from .draft import CommittedRows, Drafter, DraftRequest, LayerDrafter, Proposal, record_failure
-from .graph_runner import make_runner
-from .memory import MAX_CELLS, memory_check
+from .draws import sampling
+from .programs.graph_runner import make_runner
+from .programs.rounds import run_round
 from .request import BATCH_ROWS, MAX_ROWS, Drafting, Request, check_model, checked_request, integer
-from .rounds import run_round
 from .runner import Runner
 from .scheduler import Scheduler, allocate_rows
-from .slot import Slot
+from .slots.memory import MAX_CELLS, memory_check
+from .slots.slot import Slot
 from .window import WindowResult, run_window
 
 

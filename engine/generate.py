@@ -6,9 +6,9 @@ from qsa.model import TextModel
 
 from .draft import Drafter
 from .engine import Engine
-from .memory import MAX_CELLS
 from .request import Request, check_model, integer
 from .runner import Runner
+from .slots.memory import MAX_CELLS
 
 
 def generate(

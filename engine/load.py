@@ -16,7 +16,7 @@ from qsa.reference.geometry import RULES
 from qsa.reference.model.checkpoint import CheckpointError
 from qsa.reference.model.mtp import NORMS
 
-from .identity import identity
+from .slots.identity import identity
 
 BACKENDS = {"cpu": "cpu", "cuda": "cuda", "reference": "exact"}
 """Name of a model's backend -> its name in ``kernels.ops``. ``reference`` is the exact arithmetic in NumPy."""

@@ -12,11 +12,11 @@ from qsa.model.mtp import DRAFT_WINDOW
 from qsa.reference.exact.sampler import constants
 from qsa.reference.sampler import GREEDY, Sampling
 
-from .sampling import ACCEPTANCES
+from .draws.sampling import ACCEPTANCES
 from .statistics import Statistics
 
 if TYPE_CHECKING:
-    from .slot import Slot
+    from .slots.slot import Slot
 
 MAX_ROWS = WINDOW_ROWS
 """Rows of a window, which are of one slot, and slots of a batch window."""

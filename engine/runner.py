@@ -11,9 +11,9 @@ import numpy as np
 from qsa.kernels.switches import switches
 from qsa.model import Output, TextModel
 
-from .device_sampling import DrawParameters, draw_arrays, supported
-from .draft_cache import DraftCells
-from .slot import Slot, draft_cells
+from .draws.device_sampling import DrawParameters, draw_arrays, supported
+from .slots.draft_cache import DraftCells
+from .slots.slot import Slot, draft_cells
 from .statistics import Clock
 
 

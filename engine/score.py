@@ -8,11 +8,11 @@ import numpy as np
 
 from qsa.model import TextModel
 
-from .graph_runner import make_runner
-from .memory import MAX_CELLS
+from .programs.graph_runner import make_runner
 from .request import MAX_ROWS, check_model, integer
 from .runner import Runner
-from .slot import Slot
+from .slots.memory import MAX_CELLS
+from .slots.slot import Slot
 from .window import run_window
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .device_sampling import DrawParameters
+from .draws.device_sampling import DrawParameters
 from .runner import Runner
-from .slot import Slot
+from .slots.slot import Slot
 
 
 @dataclass

@@ -4,9 +4,9 @@ A backend is a module with the five operations (``append_kv``, ``append_index``,
 ``attend``) and a namespace ``layers``: ``reference.exact``, ``kernels.cpu`` or ``kernels.cuda``. A backend with a
 device also has ``to_device`` and ``to_host``.
 
-A run may be recorded in a graph and replayed for other positions (``engine/graphs.py``). So the model is cut in two:
-:meth:`TextModel.inputs` makes everything that depends on ids and positions on the host, and :meth:`TextModel.compute`
-launches only operations that read it from device arrays.
+A run may be recorded in a graph and replayed for other positions (``engine/programs/graphs.py``). So the model is cut
+in two: :meth:`TextModel.inputs` makes everything that depends on ids and positions on the host, and
+:meth:`TextModel.compute` launches only operations that read it from device arrays.
 """
 
 from .arithmetic import Arithmetic

@@ -6,8 +6,8 @@ Two rules serve backends with a device:
 
 - Alignment. Rows of block scores and rows of selected ids are padded to a multiple of 16 bytes. The part of one
   sequence in an array of several sequences then begins at an aligned address, which vector loads need.
-- Recording. A call may be recorded in a graph and replayed for other positions (``engine/graphs.py``). Which launches
-  are recorded must not depend on the positions at that time, so :class:`Rows` then has no ``host_steps``.
+- Recording. A call may be recorded in a graph and replayed for other positions (``engine/programs/graphs.py``). Which
+  launches are recorded must not depend on the positions at that time, so :class:`Rows` then has no ``host_steps``.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -107,8 +107,8 @@ def _check_variable(name: str, backend: str) -> None:
 
 def _check(given: Mapping[str, Any]) -> None:
     """Raises ValueError, naming the flag, on a value outside what is allowed."""
-    from qsa.engine.memory import MAX_CELLS
     from qsa.engine.request import MAX_ROWS, integer
+    from qsa.engine.slots.memory import MAX_CELLS
     from qsa.model import ExactModel, FloatModel
 
     bounds = {"slots": (1, MAX_ROWS), "groups": (1, MAX_ROWS), "spec": (1, MAX_ROWS), "chunk": (1, MAX_CELLS)}

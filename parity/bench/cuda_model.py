@@ -18,9 +18,9 @@ import cupy
 import numpy as np
 
 from qsa.engine import load_model
-from qsa.engine.device_sampling import DrawParameters
-from qsa.engine.graph_runner import GraphRunner, make_runner
-from qsa.engine.slot import Slot
+from qsa.engine.draws.device_sampling import DrawParameters
+from qsa.engine.programs.graph_runner import GraphRunner, make_runner
+from qsa.engine.slots.slot import Slot
 from qsa.engine.window import run_window
 from qsa.golden.families import text
 from qsa.kernels.cpu.sampler import argmax

@@ -119,7 +119,7 @@ class PromptReader:
     """
 
     def __init__(self, model: Any) -> None:
-        from qsa.engine.graph_runner import make_runner
+        from qsa.engine.programs.graph_runner import make_runner
 
         self.model, self._runner = model, make_runner(model)
         self._read: dict[bytes, Slot] = {}

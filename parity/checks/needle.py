@@ -42,7 +42,7 @@ def first_cases(arithmetic: str) -> Iterator[dict[str, Any]]:
 def _read(backend: Backend, ids: np.ndarray, page_size: int = 4, kv_format: str = "int8") -> "tuple[Any, Slot]":
     """(runner, slot that has read the haystack ``ids`` [n])."""
     from qsa.engine import Slot
-    from qsa.engine.graph_runner import make_runner
+    from qsa.engine.programs.graph_runner import make_runner
 
     model = golden_model.model(backend)
     runner, slot = make_runner(model), Slot(model, len(ids) + 2 * CHUNK, page_size, kv_format)

@@ -92,7 +92,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import Engine
-    from qsa.engine.graph_runner import make_runner
+    from qsa.engine.programs.graph_runner import make_runner
 
     sampling, drafting = _checked_sampling(arguments), _checked_drafting(arguments)
     if arguments.prompt is not None:
@@ -146,8 +146,8 @@ def _print_ends(directory: Path) -> None:
 def _checked_sampling(arguments: argparse.Namespace) -> Sampling:
     """The Sampling of the options. Raises ValueError, naming the option, on a value outside its bounds, a seed outside
     64 bits or an acceptance that does not go with the temperature."""
+    from qsa.engine.draws.sampling import ACCEPTANCES
     from qsa.engine.request import integer
-    from qsa.engine.sampling import ACCEPTANCES
 
     values = {name: getattr(arguments, name.replace("-", "_")) for name in SAMPLING}
     for name, value in values.items():
@@ -186,8 +186,8 @@ def _checked_capacity(arguments: argparse.Namespace, model: Any, ids: np.ndarray
     ids   [n] int64, the prompt
     what  its name in errors
     """
-    from qsa.engine.memory import MAX_CELLS
     from qsa.engine.request import integer
+    from qsa.engine.slots.memory import MAX_CELLS
 
     integer("--chunk", arguments.chunk, 1)
     # The last token is emitted and never run, so it takes no cell.

@@ -89,8 +89,8 @@ def check_capacity(arguments: argparse.Namespace, what: str, needed: int) -> int
     Raises ValueError, naming the option, where ``--capacity`` is none or has fewer than ``needed``; ``what`` says which
     text needs them.
     """
-    from qsa.engine.memory import MAX_CELLS
     from qsa.engine.request import integer
+    from qsa.engine.slots.memory import MAX_CELLS
 
     if arguments.capacity is None:
         return needed
@@ -106,8 +106,8 @@ def check_slot(arguments: argparse.Namespace, model: Any, capacity: int, derived
 
     derived  what the capacity comes from when no option gives it
     """
-    from qsa.engine import memory
     from qsa.engine.request import integer
+    from qsa.engine.slots import memory
 
     page_size, kv_format = integer("--page-size", arguments.page_size, 1, memory.MAX_CELLS), arguments.kv_format
     if kv_format not in model.kv_formats:

@@ -31,7 +31,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns its exit code. Raises ValueError or OSError on bad arguments."""
     from qsa.engine import score
-    from qsa.engine.graph_runner import make_runner
+    from qsa.engine.programs.graph_runner import make_runner
 
     report.check_target("--json", arguments.json)
     data = model_options.read_bytes(arguments.file)

@@ -7,21 +7,10 @@ made by the unchanged code and by ``reference/exact`` (``engine_runs/model.py``)
 from collections.abc import Callable
 from dataclasses import replace
 
-from qsa.engine import (
-    device_sampling,
-    engine,
-    graph_runner,
-    graphs,
-    identity,
-    kv_state,
-    memory,
-    request,
-    runner,
-    scheduler,
-    serialization,
-    slot,
-    window,
-)
+from qsa.engine import engine, request, runner, scheduler, window
+from qsa.engine.draws import device_sampling
+from qsa.engine.programs import graph_runner, graphs
+from qsa.engine.slots import identity, kv_state, memory, serialization, slot
 from qsa.model import ple, state, text_model
 
 from .engine_runs import draw_mutants, parts, slots, texts

@@ -6,7 +6,7 @@ import numpy as np
 
 from qsa.engine import Drafting, Engine, Sampling, generate
 from qsa.engine.draft import Proposal
-from qsa.engine.graph_runner import GraphRunner
+from qsa.engine.programs.graph_runner import GraphRunner
 
 CHAIN = Sampling(temperature=1.3, top_k=20, top_p=0.95, min_p=0.02)
 DEVICE_JOBS = {

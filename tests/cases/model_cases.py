@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from qsa.engine.graph_runner import make_runner
-from qsa.engine.slot import Slot
+from qsa.engine.programs.graph_runner import make_runner
+from qsa.engine.slots.slot import Slot
 from qsa.engine.window import run_window
 from qsa.reference.model.config import Config
 from qsa.reference.model.presets import TINY_CONFIG

@@ -3,8 +3,8 @@
 import numpy as np
 
 from qsa.engine import Drafting, Engine, Sampling
-from qsa.engine.graph_runner import GraphRunner
-from qsa.engine.round_graph import RoundGraph
+from qsa.engine.programs.graph_runner import GraphRunner
+from qsa.engine.programs.round_graph import RoundGraph
 from qsa.engine.runner import Runner
 
 WARM = Sampling(temperature=1.5, top_k=25, top_p=0.97)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cases.model_cases import GOLDEN_CONFIG, Scenario, check_same_results
-from qsa.engine.graph_runner import GraphRunner
+from qsa.engine.programs.graph_runner import GraphRunner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.switches import override

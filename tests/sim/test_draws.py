@@ -8,8 +8,8 @@ import pytest
 
 from cases.draw_cases import DEVICE_JOBS, HOST_JOBS, CountingRunner, ExpectedTexts
 from cases.model_cases import NARROW_CONFIG
-from qsa.engine import sampling
-from qsa.engine.device_sampling import DrawParameters, draw_arrays
+from qsa.engine.draws import sampling
+from qsa.engine.draws.device_sampling import DrawParameters, draw_arrays
 from qsa.engine.request import Request
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu, ops

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases.model_cases import NARROW_CONFIG, Scenario, check_same_results
-from qsa.engine.graph_runner import GraphRunner, make_runner
+from qsa.engine.programs.graph_runner import GraphRunner, make_runner
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.kernels.cuda import simulator

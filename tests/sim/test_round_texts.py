@@ -7,7 +7,8 @@ import pytest
 
 from cases.model_cases import NARROW_CONFIG
 from cases.round_texts import JOBS, Rounds, check, texts
-from qsa.engine import Drafting, sampling
+from qsa.engine import Drafting
+from qsa.engine.draws import sampling
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.model import ExactModel

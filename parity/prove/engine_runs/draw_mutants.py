@@ -5,7 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from qsa.engine import draft, draft_cache, engine, sampling, tokenizer
+from qsa.engine import draft, engine, tokenizer
+from qsa.engine.draws import sampling
+from qsa.engine.slots import draft_cache
 from qsa.kernels.cpu import speculative
 from qsa.reference.exact import sampler
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from qsa.engine import Drafting, Request, sampling
-from qsa.engine import device_sampling as device
+from qsa.engine import Drafting, Request
+from qsa.engine.draws import device_sampling as device
+from qsa.engine.draws import sampling
 from qsa.engine.scheduler import Scheduler, allocate_rows
 from qsa.engine.tokenizer import Bytes, Ids, TextStream
 from qsa.reference.exact import sampler, speculative

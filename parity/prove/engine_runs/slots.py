@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from qsa.engine import Drafting, Engine, Slot, memory
-from qsa.engine.draft_cache import DRAFT_ROWS, DraftCells
+from qsa.engine import Drafting, Engine, Slot
+from qsa.engine.slots import memory
+from qsa.engine.slots.draft_cache import DRAFT_ROWS, DraftCells
 
 from ..patching import Check, FoundError
 from .model import CONFIG, Scripted, decoded, model, other_experts, prompt

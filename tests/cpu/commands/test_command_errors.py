@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from qsa.engine import Sampling, memory
+from qsa.engine import Sampling
+from qsa.engine.slots import memory
 from qsa.parity.commands.generate import SAMPLING
 from qsa.reference.exact.sampler import constants
 from support.command_models import make, make_undrafted, run

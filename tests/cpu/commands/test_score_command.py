@@ -6,8 +6,9 @@ import math
 import numpy as np
 import pytest
 
-from qsa.engine import memory, score
+from qsa.engine import score
 from qsa.engine.load import load_model
+from qsa.engine.slots import memory
 from support.command_models import PROMPT, make, run
 from support.exact_models import SMALL_CONFIG
 

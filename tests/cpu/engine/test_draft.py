@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Engine, Sampling, Slot, draft_cache, sampling
+from qsa.engine import Drafting, Engine, Sampling, Slot
 from qsa.engine.draft import CommittedRows, DraftRequest, LayerDrafter, Proposal
+from qsa.engine.draws import sampling
 from qsa.engine.runner import Runner
+from qsa.engine.slots import draft_cache
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
 from qsa.reference.exact import sampler

@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Request, Sampling, sampling
+from qsa.engine import Drafting, Request, Sampling
 from qsa.engine.draft import DraftRequest, LayerDrafter, Proposal
+from qsa.engine.draws import sampling
 from qsa.model import Output
 from qsa.reference.exact.sampler import distribution
 from qsa.reference.sampler import GREEDY

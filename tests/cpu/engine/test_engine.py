@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Engine, Request, Sampling, Slot, generate, sampling
+from qsa.engine import Drafting, Engine, Request, Sampling, Slot, generate
+from qsa.engine.draws import sampling
 from qsa.engine.runner import Runner
 from qsa.kernels.switches import override
 from qsa.model.generate import generate as token_by_token

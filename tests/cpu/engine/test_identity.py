@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from qsa.engine import Slot, identity
+from qsa.engine import Slot
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import ORIGIN, pack
+from qsa.engine.slots import identity
+from qsa.engine.slots.serialization import ORIGIN, pack
 from qsa.kernels import cpu
 from qsa.model import ExactModel, FloatModel
 from qsa.reference.exact.layers.linear import QuantisedLinear

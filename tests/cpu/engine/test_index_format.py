@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Engine, Slot, generate, memory, score
+from qsa.engine import Drafting, Engine, Slot, generate, score
+from qsa.engine.slots import memory
 from qsa.reference import exact
 from qsa.reference.index import written
 from support.engine_models import Scripted, engine_model, prompt

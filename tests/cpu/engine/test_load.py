@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from qsa.engine.identity import identity
 from qsa.engine.load import load_model, save_quantised
+from qsa.engine.slots.identity import identity
 from qsa.kernels import cpu
 from qsa.kernels.switches import override
 from qsa.model import ExactModel, FloatModel
@@ -175,7 +175,7 @@ def test_a_float_model_of_codes_and_one_of_their_values_have_one_identity(quanti
 
 def test_weights_are_hashed_when_they_are_loaded(published, monkeypatch):
     model = load_model(published)
-    monkeypatch.setattr("qsa.engine.identity.weights_digest", None)
+    monkeypatch.setattr("qsa.engine.slots.identity.weights_digest", None)
     assert len(identity(model).weights) == 32
 
 

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from qsa.engine import Engine, Slot, generate, memory, score
+from qsa.engine import Engine, Slot, generate, score
+from qsa.engine.slots import memory
 from qsa.model.qsa import State
 from support.engine_models import engine_model, prompt
 
@@ -86,7 +87,7 @@ def test_an_allocation_that_fails_says_which_sizes_it_was(monkeypatch, error, al
     if allocation == "state":
         monkeypatch.setattr(type(model), "init_state", fails)
     else:
-        monkeypatch.setattr("qsa.engine.slot.DraftCells", fails)
+        monkeypatch.setattr("qsa.engine.slots.slot.DraftCells", fails)
     needed = memory.slot_bytes(model, 30, 4, "int8")
     message = f"capacity = 30, page_size = 4: a slot takes at least {needed:,} bytes: out of memory"
     for make in (

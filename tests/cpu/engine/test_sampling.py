@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from qsa.engine import Drafting, Engine, Request, Sampling, sampling
+from qsa.engine import Drafting, Engine, Request, Sampling
+from qsa.engine.draws import sampling
 from qsa.kernels.cpu import speculative as accept
 from qsa.reference.exact import sampler, speculative
 from qsa.reference.sampler import DRAFTER

@@ -6,7 +6,7 @@ from safetensors.numpy import load, save
 
 from qsa.engine import Engine, Slot
 from qsa.engine.runner import Runner
-from qsa.engine.serialization import ORIGIN, pack
+from qsa.engine.slots.serialization import ORIGIN, pack
 from support.engine_models import DRAFTED, engine_model, prompt
 
 CELLS = 45 + 9 - 1

@@ -4,7 +4,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from qsa.engine import request, sampling
+from qsa.engine import request
+from qsa.engine.draws import sampling
 from qsa.kernels.cpu import speculative
 from qsa.parity import suite
 from qsa.parity.compare import twin

@@ -15,7 +15,7 @@ from qsa.reference.exact.sampler import option_rows
 from qsa.reference.sampler import GREEDY, Sampling
 
 if TYPE_CHECKING:
-    from .graph_runner import GraphRunner
+    from ..programs.graph_runner import GraphRunner
 
 MIN_HISTORY = 16
 """Smallest number of tokens that a row of the history array holds. The size grows in powers of two, since every size

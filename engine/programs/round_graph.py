@@ -21,10 +21,10 @@ from qsa.model import Inputs, Output, qsa
 from qsa.reference.model.ple import hash_constants
 from qsa.reference.sampler import DRAFTER
 
-from .draft_cache import DraftCells
+from ..slots.draft_cache import DraftCells
+from ..slots.slot import draft_cells
 from .graphs import captured_objects, device_arrays
 from .round_layout import MAX_SLOTS, RoundLayout, RoundSlot
-from .slot import draft_cells
 
 if TYPE_CHECKING:
     from .graph_runner import GraphRunner

@@ -7,11 +7,11 @@ import numpy as np
 from qsa.model import TextModel, qsa
 from qsa.reference.index import check_index_format
 
+from ..request import check_model, integer
 from .draft_cache import DraftCells
 from .identity import identity
 from .kv_state import ARRAY_NAMES, Spec, cell_specs, copy_pool, read_cells, transfers, write_cells
 from .memory import MAX_CELLS, memory_check
-from .request import check_model, integer
 from .serialization import Origin, check_specs, checked_integers, digest_of, origin_of, pack, unpack
 
 
@@ -129,7 +129,7 @@ class Slot:
 
     def save(self) -> bytes:
         """The state as bytes (a safetensors file). :meth:`restore` reads it in a slot of any page size and capacity
-        whose model has the same identity (``engine/identity.py``)."""
+        whose model has the same identity (``engine/slots/identity.py``)."""
         arrays = self._arrays() | self._draft_arrays()
         if self.draft is not None and self.draft.last_output is not None and "draft.span" in arrays:
             logits, streams = self.draft.last_output

@@ -15,8 +15,8 @@ from qsa.model import State, qsa
 from qsa.reference.geometry import Geometry
 from qsa.reference.sampler import Sampling
 
-from .device_sampling import DrawParameters, draw_arrays, option_row
-from .slot import Slot
+from ..draws.device_sampling import DrawParameters, draw_arrays, option_row
+from ..slots.slot import Slot
 
 NO_DRAFT = -1
 MAX_SLOTS = 8

@@ -15,9 +15,9 @@ import numpy as np
 
 from qsa.model import Inputs, Output, State, ple, qsa
 
-from .device_sampling import DrawGraph
-from .draft_cache import DraftCells
-from .slot import Slot
+from ..draws.device_sampling import DrawGraph
+from ..slots.draft_cache import DraftCells
+from ..slots.slot import Slot
 
 if TYPE_CHECKING:
     from .graph_runner import GraphRunner

@@ -8,16 +8,16 @@ from typing import Any
 from qsa.kernels.cpu.sampler import check_tokens
 from qsa.reference.sampler import Sampling
 
-from . import sampling
-from .device_sampling import option_row
-from .draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
+from ..draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
+from ..draws import sampling
+from ..draws.device_sampling import option_row
+from ..request import Request
+from ..runner import Runner
+from ..slots.slot import Slot
+from ..window import WindowResult
 from .graph_runner import GraphRunner
-from .request import Request
 from .round_graph import RoundGraph
 from .round_layout import MAX_SLOTS, RoundSlot
-from .runner import Runner
-from .slot import Slot
-from .window import WindowResult
 
 MOST_TAKEN = 256
 """Options that are remembered as taken by the sampler."""

@@ -21,7 +21,7 @@ from qsa.reference.sampler import DRAFTER, PICK, Sampling
 from .device_sampling import DrawParameters, option_row
 
 if TYPE_CHECKING:
-    from .request import Request
+    from ..request import Request
 
 ACCEPTANCES = "greedy", "exact_match", "rejection"
 

@@ -14,13 +14,13 @@ import numpy as np
 from qsa.kernels.switches import switches
 from qsa.model import Output, TextModel
 
-from .device_sampling import MIN_HISTORY
+from ..draws.device_sampling import MIN_HISTORY
+from ..request import BATCH_ROWS, MAX_ROWS
+from ..runner import Runner, prepared_cells
+from ..slots.slot import Slot
 from .graphs import DraftGraph, Snapshot, WindowGraph
-from .request import BATCH_ROWS, MAX_ROWS
 from .round_graph import RoundGraph
 from .round_layout import RoundSlot
-from .runner import Runner, prepared_cells
-from .slot import Slot
 
 MAX_GRAPHS = 128
 """Largest number of graphs that are kept. Beyond it the least recently used one is dropped."""

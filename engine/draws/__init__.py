@@ -1,0 +1,1 @@
+"""Tokens drawn from logits: on the host and on the device."""

@@ -1,0 +1,1 @@
+"""Calls of the model as programs of the backend: windows, draft steps and whole rounds."""
