@@ -55,7 +55,7 @@ def teacher_forced(
 
     window  rows of a verify window, 1 to 8
     chunk   rows of a prompt chunk: the text is then read as a prompt, without windows; None to use windows
-    index_format  format of the indexer's keys, as of :class:`~qsa.engine.slot.Slot`
+    index_format  format of the indexer's keys, as of :class:`~qsa.engine.slots.slot.Slot`
 
     Yields (position of the first row, logits float32 [rows, vocab] on the host); row t predicts the token at position +
     t + 1. Raises ValueError on bad arguments and on fewer than two ids before anything runs, and the error of a row

@@ -33,7 +33,7 @@ class DraftCells:
     """The draft layer's cells of one slot. Cell i pairs the model's streams at position i with token i + 1.
 
     draft      the model's draft layer
-    capacity   cells of the slot; page_size: cells of a page; kv_format: as of :class:`~qsa.engine.slot.Slot`
+    capacity   cells of the slot; page_size: cells of a page; kv_format: as of :class:`~qsa.engine.slots.slot.Slot`
     device     transfers a NumPy array or a PagedKV to the backend
 
     ==================  ============================================================================================
