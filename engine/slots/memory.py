@@ -14,8 +14,8 @@ MAX_CELLS = 2**31 - 1
 def slot_bytes(model: TextModel, capacity: int, page_size: int, kv_format: str, index_format: str = "fp32") -> int:
     """Bytes of a slot's K/V pools, page tables and indexes over all QSA layers.
 
-    The arguments are those of :class:`~qsa.engine.slots.slot.Slot`, in the ranges that it allows. The draft layer's cells and
-    the recurrent memories are not counted: beyond one window they do not grow with the capacity.
+    The arguments are those of :class:`~qsa.engine.slots.slot.Slot`, in the ranges that it allows. The draft layer's
+    cells and the recurrent memories are not counted: beyond one window they do not grow with the capacity.
     """
     geometry = model.geometry
     pages, blocks = -(-capacity // page_size), capacity // geometry.ratio + 1

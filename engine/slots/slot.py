@@ -24,9 +24,10 @@ class Slot:
     page_size  cells of a page; kv_format: a K/V format of the model's arithmetic
     index_format  format of the indexer's keys, ``fp32`` or ``int16``
 
-    ``state`` is the model's :class:`~qsa.model.State`. ``draft`` is a :class:`~qsa.engine.slots.draft_cache.DraftCells`, or
-    None when the model has no draft layer. Slots share nothing, not even pages. Raises ValueError on sizes below 1 or
-    above MAX_CELLS, on sizes that do not fit into memory, and on a format that the model does not support.
+    ``state`` is the model's :class:`~qsa.model.State`. ``draft`` is a
+    :class:`~qsa.engine.slots.draft_cache.DraftCells`, or None when the model has no draft layer. Slots share nothing,
+    not even pages. Raises ValueError on sizes below 1 or above MAX_CELLS, on sizes that do not fit into memory, and on
+    a format that the model does not support.
     """
 
     def __init__(

@@ -7,9 +7,9 @@ import numpy as np
 from qsa.reference.index import Index, check_rows, written
 
 from ..ops import refuse
-from .jit import kernel
-from .key_codes import encode
-from .scalar import ONE, lane_sum
+from .common.jit import kernel
+from .common.key_codes import encode
+from .common.scalar import ONE, lane_sum
 
 
 @kernel

@@ -14,8 +14,8 @@ from qsa.reference.formats import rotate as check_rotation
 from qsa.reference.kv import PagedKV, Side, encode
 
 from ..ops import refuse
-from .jit import kernel
-from .scalar import ZERO, float_to_half, half_to_float, rint, rotate
+from .common.jit import kernel
+from .common.scalar import ZERO, float_to_half, half_to_float, rint, rotate
 
 HALF_INFINITY = 0x7C00
 

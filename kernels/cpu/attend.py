@@ -16,7 +16,7 @@ from qsa.reference.kv import PagedKV
 from ..ops import MAX_SPLITS, WINDOW_ROWS, check_schedule, check_splits, refuse
 from ..switches import ARITHMETICS, switches
 from . import attend_exact, attend_float
-from .jit import writable
+from .common.jit import writable
 
 SCRATCH = 64 << 20
 """Bytes of scratch in one launch at most, unless a single row needs more; further rows take further launches."""

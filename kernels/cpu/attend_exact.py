@@ -11,10 +11,10 @@ from qsa.reference.kv import PagedKV
 
 from .attend_scores import padded, score_part
 from .attend_values import group_part, sum_part, value_scales
-from .gather import ALONE, Q4_0, flat, locate, turn
-from .jit import kernel
-from .scalar import NAN, ZERO, power_of_two, rotate
-from .threads import share
+from .common.gather import ALONE, Q4_0, flat, locate, turn
+from .common.jit import kernel
+from .common.scalar import NAN, ZERO, power_of_two, rotate
+from .common.threads import share
 
 BOTH, SCORES, SUMS = range(3)
 """Phases: scores and maxima, then sums."""

@@ -11,12 +11,25 @@ import numpy as np
 from qsa.reference.geometry import Geometry
 from qsa.reference.kv import PagedKV
 
-from .gather import ALONE, FP16, GROUP, Q4_0, TILE, accumulate, dots_of, flat, locate, scale_of, turn, write_out
-from .jit import kernel
+from .common.gather import (
+    ALONE,
+    FP16,
+    GROUP,
+    Q4_0,
+    TILE,
+    accumulate,
+    dots_of,
+    flat,
+    locate,
+    scale_of,
+    turn,
+    write_out,
+)
+from .common.jit import kernel
+from .common.scalar import NAN, SCORE_LIMIT, ZERO, exp2_fraction, floor, half_to_float, rotate, scaled
+from .common.threads import share
 from .products.form import WIDE
 from .products.tile import transpose_words
-from .scalar import NAN, SCORE_LIMIT, ZERO, exp2_fraction, floor, half_to_float, rotate, scaled
-from .threads import share
 
 ONE = np.uint64(1)
 CHUNK = 64

@@ -6,12 +6,12 @@ import numpy as np
 from qsa.reference.exact.attend import NO_CELL
 from qsa.reference.exact.scalar import QUERY_BITS
 
-from .gather import NUMBERS, Q4_0, addresses, fill, scales_of, write_out
-from .jit import kernel
+from .common.gather import NUMBERS, Q4_0, addresses, fill, scales_of, write_out
+from .common.jit import kernel
+from .common.scalar import SCORE_LIMIT, floor, scaled
 from .products.form import GROUP, TILE_BYTES, WIDE
 from .products.records import fixed_row
 from .products.tile import RECORD, pack, tile_1_1, tile_2_1, tile_4_1, transpose
-from .scalar import SCORE_LIMIT, floor, scaled
 
 MINUS_ZERO = np.float32(-0.0)
 

@@ -4,8 +4,17 @@ import numpy as np
 
 from qsa.reference.exact.attend import NO_CELL
 
-from .gather import NUMBERS, Q4_0, TILE, addresses, complement, scales_of, write_out
-from .jit import kernel
+from .common.gather import NUMBERS, Q4_0, TILE, addresses, complement, scales_of, write_out
+from .common.jit import kernel
+from .common.scalar import (
+    ZERO,
+    exp2_fraction,
+    floor,
+    integer_bits,
+    power_of_two,
+    split_exponent,
+    split_fraction,
+)
 from .products.form import GROUP, WIDE
 from .products.values import (
     FOLD,
@@ -17,7 +26,6 @@ from .products.values import (
     pack_weights,
     place_of,
 )
-from .scalar import ZERO, exp2_fraction, floor, integer_bits, power_of_two, split_exponent, split_fraction
 
 
 @kernel

@@ -13,11 +13,11 @@ from qsa.reference.index import Index
 
 from ..ops import check_schedule, refuse
 from . import block_scores_int16
-from .jit import kernel
+from .common.jit import kernel
+from .common.scalar import NAN, ZERO, lane_sum
+from .common.threads import share
 from .products.form import WIDE
 from .products.tile import transpose_words
-from .scalar import NAN, ZERO, lane_sum
-from .threads import share
 
 TILE = 64
 """Blocks scored together: their keys fill 32 KiB."""

@@ -10,13 +10,13 @@ from qsa.reference.block_scores import TAIL_BONUS
 from qsa.reference.index import Index
 from qsa.reference.key_codes import CODE_BITS, NOT_FINITE
 
-from .jit import kernel
-from .key_codes import encode, limbs_of
+from .common.jit import kernel
+from .common.key_codes import encode, limbs_of
+from .common.scalar import NAN, ZERO, scaled
+from .common.threads import share
 from .products.form import WIDE
 from .products.keys import MOST_DIMS, key_dots
 from .products.tile import transpose_words
-from .scalar import NAN, ZERO, scaled
-from .threads import share
 
 ROWS = 64
 """Rows scored by one work item: as many limbs as the second cache holds."""

@@ -10,10 +10,10 @@ from qsa.reference.exact import sampler as exact
 from qsa.reference.exact.sampler import ERRORS, option_rows
 from qsa.reference.sampler import GREEDY, PICK, Sampling
 
-from .jit import kernel
-from .philox import uniform
+from .common.jit import kernel
+from .common.philox import uniform
+from .common.threads import share
 from .sampler_row import draw, row_list
-from .threads import share
 
 __all__ = ["ERRORS", "Lists", "argmax", "check_tokens", "new_lists", "option_rows", "sample"]
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from qsa.reference.exact import sampler as exact
 
-from .jit import kernel
-from .scalar import LOG2_E, SCORE_LIMIT, ZERO, exp2_fraction, floor, power_of_two, rint
+from .common.jit import kernel
+from .common.scalar import LOG2_E, SCORE_LIMIT, ZERO, exp2_fraction, floor, power_of_two, rint
 from .select import threshold
 
 STRETCH = 512

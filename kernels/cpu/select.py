@@ -11,9 +11,9 @@ from qsa.reference.geometry import REAL, Geometry
 from qsa.reference.select import check_select
 
 from ..ops import check_schedule
-from .jit import kernel
-from .scalar import ZERO
-from .threads import share
+from .common.jit import kernel
+from .common.scalar import ZERO
+from .common.threads import share
 
 BINS = 2048
 

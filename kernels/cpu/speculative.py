@@ -13,8 +13,8 @@ import numpy.typing as npt
 from qsa.reference.exact.sampler import U_BITS
 from qsa.reference.sampler import ACCEPT, PICK, RESIDUAL
 
-from .jit import kernel
-from .philox import uniform
+from .common.jit import kernel
+from .common.philox import uniform
 from .sampler import Lists, check_tokens, integers
 from .sampler_row import draw
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qsa.kernels import cpu
-from qsa.kernels.cpu import threads
+from qsa.kernels.cpu.common import threads
 from qsa.reference.geometry import REAL, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV

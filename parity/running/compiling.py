@@ -116,7 +116,7 @@ def _files() -> str:
 
 
 def _sources() -> str:
-    """Hash of the sources' content, as kernels/cpu/jit.py ties the cache to it; takes a fraction of a second."""
+    """Hash of the sources' content, as kernels/cpu/common/jit.py ties the cache to it; takes a fraction of a second."""
     return content_hash(reachable(["kernels/cpu"]))
 
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ..jit import kernel
+from ..common.jit import kernel
+from ..common.scalar import NAN, exp, one_nan
+from ..common.threads import share
 from ..products.form import WIDE
 from ..products.records import all_records
-from ..scalar import NAN, exp, one_nan
-from ..threads import share
 from .gates import swiglu_row
 from .linear import ALONE, COLUMNS, ROWS, LoadedLinear, few_outputs
 

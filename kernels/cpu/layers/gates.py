@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from ..jit import kernel
-from ..scalar import ZERO, column_dot, one_nan, sigmoid
-from ..scalar import silu as one_silu
+from ..common.jit import kernel
+from ..common.scalar import ZERO, column_dot, one_nan, sigmoid
+from ..common.scalar import silu as one_silu
 
 TWO = np.float32(2)
 LEAST = np.float32(1e-6)

@@ -11,12 +11,12 @@ import numpy as np
 from qsa.reference.exact.layers.linear import COLUMNS, QuantisedLinear, embed, load_table, padded
 from qsa.reference.exact.scalar import QUERY_BITS
 
-from ..jit import kernel
+from ..common.jit import kernel
+from ..common.scalar import NAN, power_of_two
+from ..common.threads import share
 from ..products.form import HALF_CODE, QUADS, TILE_BYTES, WIDE
 from ..products.records import all_records
 from ..products.tile import LINE, RECORD, clear, finish, tile_1_1, tile_1_4, tile_4_1
-from ..scalar import NAN, power_of_two
-from ..threads import share
 
 __all__ = ["embed", "linear", "load_linear", "load_table"]
 

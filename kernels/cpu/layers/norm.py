@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ..jit import kernel, writable
-from ..scalar import ONE, column_dot, one_nan, sigmoid
+from ..common.jit import kernel, writable
+from ..common.scalar import ONE, column_dot, one_nan, sigmoid
 
 SILU = {"sigmoid": False, "silu": True}
 

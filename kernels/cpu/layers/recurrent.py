@@ -6,9 +6,9 @@ import numpy as np
 
 from qsa.reference.exact.layers.recurrent import COLUMNS, check_spans
 
-from ..jit import kernel, writable
-from ..scalar import ZERO, exp, one_nan, sigmoid, softplus
-from ..threads import share
+from ..common.jit import kernel, writable
+from ..common.scalar import ZERO, exp, one_nan, sigmoid, softplus
+from ..common.threads import share
 
 ALONE = 1 << 20
 """A call that visits fewer elements of memory than this runs on one thread."""

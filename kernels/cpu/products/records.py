@@ -4,8 +4,8 @@ import numpy as np
 
 from qsa.reference.exact.scalar import QUERY_BITS
 
-from ..jit import kernel
-from ..scalar import integer_bits, power_of_two
+from ..common.jit import kernel
+from ..common.scalar import integer_bits, power_of_two
 from .form import GROUP
 from .tile import RECORD, pack
 

@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ..jit import kernel
+from ..common.jit import kernel
 from .form import GROUP, I8, I16, I32, I64, WIDE, constant, form_for, load, shuffled, splat, store
 
 FOLD = 1 << 16

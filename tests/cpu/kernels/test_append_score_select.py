@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qsa.kernels import cpu
-from qsa.kernels.cpu.scalar import float_to_half, half_to_float
+from qsa.kernels.cpu.common.scalar import float_to_half, half_to_float
 from qsa.kernels.ops import OPERATIONS
 from qsa.reference import exact
 from qsa.reference.append_kv import append_kv

@@ -65,7 +65,7 @@ def test_no_threading_layer_is_needed(layer):
 PROGRAM = """
 import sys
 from pathlib import Path
-from qsa.kernels.cpu.jit import kernel
+from qsa.kernels.cpu.common.jit import kernel
 
 
 def twice(x):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from llvmlite import binding
 
-from qsa.kernels.cpu import jit
+from qsa.kernels.cpu.common import jit
 from qsa.kernels.cpu.products.form import form_of
 from qsa.kernels.sources import root
 from support.kernel_hashes import hashes

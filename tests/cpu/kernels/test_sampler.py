@@ -5,7 +5,7 @@ import pytest
 
 from qsa.kernels.cpu import sampler as sample
 from qsa.kernels.cpu import speculative as accept
-from qsa.kernels.cpu.philox import uniform
+from qsa.kernels.cpu.common.philox import uniform
 from qsa.reference.exact import sampler as exact
 from qsa.reference.exact import speculative
 from qsa.reference.sampler import ACCEPT, DRAFTER, GREEDY, PICK, RESIDUAL, Sampling

@@ -12,7 +12,7 @@ import pytest
 
 from qsa.golden import sources as records
 from qsa.kernels import sources
-from qsa.kernels.cpu import jit
+from qsa.kernels.cpu.common import jit
 
 FOLDERS = "kernels", "reference"
 
@@ -105,7 +105,7 @@ def test_a_record_covers_the_kernels_and_what_they_read():
 BONUS = """
 import numpy as np
 from qsa.kernels.cpu.block_scores import _dead
-from qsa.kernels.cpu import jit
+from qsa.kernels.cpu.common import jit
 out = np.zeros((1, 1), np.float32)
 _dead(np.zeros((1, 1, 32), np.float32), np.zeros(32, np.float32), np.array([[0, 1, 0, 0]], np.int32), 4, out)
 print(jit.__file__, out[0, 0], sum(_dead.stats.cache_hits.values()))

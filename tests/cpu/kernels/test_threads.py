@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from qsa.kernels import cpu
-from qsa.kernels.cpu.threads import share
+from qsa.kernels.cpu.common.threads import share
 from qsa.reference.exact import layers
 from qsa.reference.exact.layers.linear import quantise
 from support.arrays import bits, generator

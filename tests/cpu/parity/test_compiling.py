@@ -64,7 +64,7 @@ def test_sources_that_were_written_and_are_the_same_are_looked_at_once(compiled,
 
 
 def test_the_key_has_all_sources_that_the_cache_is_tied_to():
-    from qsa.kernels.cpu import jit
+    from qsa.kernels.cpu.common import jit
     from qsa.kernels.sources import reachable, root
 
     assert compiling._sources() == jit.STAMP

@@ -4,8 +4,8 @@ import numpy as np
 
 from qsa.reference.key_codes import CODE_BITS, LARGEST_CODE, NOT_FINITE
 
+from ..products.records import INFINITY_BITS
 from .jit import kernel
-from .products.records import INFINITY_BITS
 from .scalar import integer_bits, power_of_two
 
 

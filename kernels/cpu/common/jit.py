@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 from numba.core.caching import IndexDataCacheFile
 
-from ..sources import content_hash, reachable
+from ...sources import content_hash, reachable
 
 OPTIONS = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 """No ``fastmath`` anywhere: it lets LLVM fuse and reorder float operations, and the bits are the contract. No wrapper
