@@ -77,6 +77,17 @@ def _compiling() -> Iterator[None]:
         numba.config.DISABLE_JIT = before
 
 
+def _as_compiling(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """``compile`` of a kernel, which numba calls when the kernel meets new types: what the kernel uses of NumPy is made
+    only then."""
+
+    def compile_anyway(*arguments: Any) -> Any:
+        with _compiling():
+            return compile(*arguments)
+
+    return compile_anyway
+
+
 def writable(x: np.ndarray) -> np.ndarray:
     """``x``, or a copy where it cannot be written: to numba that is another type, and every kernel that takes both
     would be compiled twice."""
@@ -93,6 +104,7 @@ def kernel(function: Callable[..., Any] | None = None, **options: Any) -> Any:
         return lambda decorated: kernel(decorated, **options)
     with _compiling():
         compiled = numba.njit(**OPTIONS, **options)(function)
+    compiled.compile = _as_compiling(compiled.compile)
     cache = compiled._cache
     cache._cache_file = _CacheFile(cache.cache_path, cache._impl.filename_base, STAMP)
     return compiled

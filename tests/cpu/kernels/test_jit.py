@@ -41,12 +41,14 @@ def outcome(*words, **variables):
 
 @pytest.mark.parametrize("own", [False, True])
 def test_who_debugs_a_kernel_without_compilation_is_judged(tmp_path, own):
-    """Their kernel is a Python function then; ours, which Python cannot run, are compiled all the same."""
+    """Their kernel is a Python function then; ours, which Python cannot run, are compiled all the same, into an empty
+    cache too."""
     path = tmp_path / "mine.py"
     path.write_text(OWN_KERNEL)
     backend, case = (str(path), SELECT) if own else ("cpu", CASE)
     words = ("-m", "qsa.parity.cli", "parity", "--backend", backend, "--case", case)
-    status, said = outcome(*words, NUMBA_DISABLE_JIT="1")
+    empty = {} if own else {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    status, said = outcome(*words, NUMBA_DISABLE_JIT="1", **empty)
     assert status == 0 and "1 passed, 0 failed" in said, said
 
 
