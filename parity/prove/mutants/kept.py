@@ -29,8 +29,8 @@ def _known_again(operation: str, name: str, enter: Callable[..., Any] = mutant) 
 
 
 WHOLE = ("slots", "pools", "steps", "dead_exponent")
-"""Of two slots there is no one element that changes alone, pools are whole K/V, step records and one exponent are small:
-all these are compared whole."""
+"""Of two slots there is no one element that changes alone, pools are whole K/V, and step records and one exponent are
+small: all these are compared whole."""
 
 for _enter, _arguments in ((mutant, ARGUMENTS), (coded, ENCODED)):
     for _operation, _names in _arguments.items():
