@@ -16,9 +16,9 @@ schedule    blocks that share a row and KV head
 Rows of int8 on sm_90 go in a cluster of blocks each, which tell each other by way of shared memory, where the table of
 ``common/defaults.py`` has a size of which the device holds all clusters at once; the driver says how many it holds.
 Otherwise, and in the schedule ``split``, blocks tell each other by way of the scratch. With the switch split_attn at 0
-only a single row is a cluster, of 13 blocks. Up to four slots' pools take one launch; slots of different
-formats take a launch each. Widths, ids and page tables are read on the device: a captured graph follows them. Source:
-design sections 4, 5 and 8.
+only a single row is a cluster, of 13 blocks. Slots of one format take one launch, however many they are; slots of
+several formats a launch for each format. Widths, ids and page tables are read on the device: a captured graph follows
+them. The slots' pools are those of the call: a graph keeps those of its capture. Source: design sections 4, 5 and 8.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from .attend_exact.plan import make_plan, new_scratch, row_blocks, scratch_words
 from .attend_float.launch import attend_float, make_float_plan
 from .common.checks import check_count, check_schedule, check_splits, listed
 from .common.plans import Plan, PlanCache, check_plan
-from .common.pools import NAME, check_attend, kinds_of, pool_fields
+from .common.pools import NAME, check_attend, kinds_of, run_over
 from .device.containers import DeviceKV
 from .toolchain.compiler import array_module, stream_key
 from .toolchain.host import DeviceArray
@@ -114,7 +114,7 @@ def attend(
         known = _plans.keep(key, made)
     out = array_module().empty(q.shape, "float32") if out is None else out
     given = (() if slots is None else (slots,)) + (() if scratch is None else (scratch,))
-    known.run((q, ids, steps, out, *given), pool_fields(kvs))
+    run_over(kvs, known, (q, ids, steps, out, *given), stream)
     return out
 
 
@@ -174,5 +174,5 @@ def _with_plan(plan, q, kv, ids, steps, slots, out, given, stream):
     if out is None:
         plan.addresses(inputs)
         out = array_module().empty(q.shape, "float32")
-    plan.run((*inputs, out) if slots is None else (*inputs, out, slots), pool_fields(kvs))
+    run_over(kvs, plan, (*inputs, out) if slots is None else (*inputs, out, slots), stream)
     return out

@@ -11,6 +11,7 @@ cells, 2,051 of them selected; results are compared with ``reference.exact`` fir
 exit code 1.
 """
 
+import copy
 import importlib.util
 import statistics
 import sys
@@ -32,6 +33,9 @@ from . import script
 from .cuda_attend import CELLS, WIDTH, random_slot, selections
 
 CALLS, BATCHES, NEW_CALLS = 50, 21, 5
+
+SLOTS = 64
+"""Slots of the call of attention over many, whose pools come in a table."""
 
 
 def host_us(call: Callable[[], Any], calls: int = CALLS, batches: int = BATCHES) -> float:
@@ -66,6 +70,9 @@ class Problem:
         self.arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
         self.there = {name: to_device(array) for name, array in self.arrays.items()}
         self.kv_there, self.index_there = to_device(self.kv), to_device(self.index)
+        # What a slot costs the host does not depend on where its pool lies.
+        self.many = [copy.copy(self.kv_there) for _ in range(SLOTS)]
+        self.slots = cupy.arange(rows, dtype="int32")
         self.steps_there, self.ids_there = to_device(self.steps), to_device(self.ids)
         self.scores_there = cupy.zeros((rows, blocks), "float32")
         self.selected = cupy.zeros((rows, REAL.max_width + 1), "int32")
@@ -80,6 +87,10 @@ class Problem:
             "attend": (
                 lambda plan: backend.attend(x["q"], kv, self.ids_there, steps, None, out, plan=plan),
                 lambda: backend.plan_attend(kv, rows, WIDTH),
+            ),
+            f"attend, {SLOTS} slots": (
+                lambda plan: backend.attend(x["q"], self.many, self.ids_there, steps, self.slots, out, plan=plan),
+                lambda: backend.plan_attend(self.many, rows, WIDTH),
             ),
             "block_scores": (
                 lambda plan: backend.block_scores(x["q_idx"], index, steps, scores, plan=plan),
@@ -121,8 +132,8 @@ def measure(problem: Problem, figures: script.Figures) -> None:
     stream = cupy.cuda.get_current_stream()
     for name, (call, make) in problem.calls().items():
         plan = make()
-        if name == "attend" and (problem.wrong(call, None) or problem.wrong(call, plan)):
-            figures.wrong.append(f"attend, {problem.rows} rows")
+        if name.startswith("attend") and (problem.wrong(call, None) or problem.wrong(call, plan)):
+            figures.wrong.append(f"{name}, {problem.rows} rows")
             return
         call(plan)
         graph = Graph(partial(call, None))
@@ -134,7 +145,7 @@ def measure(problem: Problem, figures: script.Figures) -> None:
             "new": host_us(partial(_anew, call, make), NEW_CALLS),
         }
         case = f"{name}, {problem.rows} row{'s' * (problem.rows > 1)}"
-        figures.add(case, times, f"{case:<24} " + "  ".join(f"{key} {us:6.1f}" for key, us in times.items()))
+        figures.add(case, times, f"{case:<26} " + "  ".join(f"{key} {us:6.1f}" for key, us in times.items()))
 
 
 def triton_us(arguments: int) -> float | None:

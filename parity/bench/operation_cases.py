@@ -24,7 +24,11 @@ from ..compare.comparison import relative_error
 from . import limits
 
 SLOTS = 8
-"""Slots over which the rows of attention are spread at most; each has its own pool of 64K cells."""
+"""Slots over which the rows of attention are spread, each with a pool of 64K cells, but for :data:`ALONE`."""
+
+ALONE = (16, 64)
+"""Rows of attention that have a slot each as well, beside one shared pool; 64 pools take 4.5 GB, and so does their
+limit."""
 
 CONTEXTS = (1 << 16, 1 << 20)
 ATTEND_CONTEXT = (1 << 16) - 1
@@ -51,6 +55,8 @@ def cases() -> list[str]:
         if rows > 1:
             # The rows of one sequence: a window, or a prompt.
             attend("exact", "int8", rows, 1, "batch" if rows <= 8 else "prompt")
+        if rows in ALONE:
+            attend("exact", "int8", rows, rows, "batch")
     for format in ("k8v4", "q4_0"):
         for rows in (4, 64):
             attend("exact", format, rows, min(rows, SLOTS), "batch")
@@ -83,8 +89,8 @@ def _pool(format: str, capacity: int) -> PagedKV:
 
 
 @lru_cache(maxsize=1)
-def _device_pools(format: str, capacity: int) -> list[Any]:
-    return [to_device(_pool(format, capacity)) for _ in range(SLOTS)]
+def _device_pools(format: str, capacity: int, slots: int) -> list[Any]:
+    return [to_device(_pool(format, capacity)) for _ in range(slots)]
 
 
 def _random_ids(rows: int, steps: np.ndarray) -> np.ndarray:
@@ -122,7 +128,7 @@ def _attend(recipe: dict[str, Any]) -> Prepared:
     format, rows, n_slots = recipe["format"], recipe["rows"], recipe["slots"]
     q, ids, steps, expected = _exact_rows(format, rows)
     # All slots hold the same cells, each in a pool of its own.
-    pools = _device_pools(format, ATTEND_CONTEXT + 1)[:n_slots]
+    pools = _device_pools(format, ATTEND_CONTEXT + 1, max(n_slots, SLOTS))[:n_slots]
     slots = np.arange(rows, dtype=np.int32) % n_slots
     given = {"q": q, "kv": pools, "ids": ids, "steps": steps, "slots": slots}
     if n_slots == 1:

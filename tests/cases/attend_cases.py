@@ -156,7 +156,7 @@ def test_schedules_give_equal_bytes(backend):
 
 
 def test_slots_of_one_format_and_of_several(backend):
-    """Five slots take two launches, slots of mixed formats one each. A row reads its own slot's pool and table."""
+    """A launch takes all slots of a format, and each of mixed formats. A row reads its own slot's pool and table."""
     rng = np.random.default_rng(11)
     q, _, ids, steps = exact_problem(11, [6] * 5, cells=24)
     slots = np.array([4, 0, 2, 1, 4], np.int32)

@@ -30,7 +30,9 @@ def kernels():
     """(kernel, arguments as its operation's plan has them)."""
     q, ids, steps = Argument(0, "float32", (2, 24, 256)), Argument(1, "int32", (2, 40)), Argument(2, "int32", (2, 4))
     slots, scratch = Argument(2, "int32", (8,)), Argument(4, "int64", (100,))
-    yield build.build(4, 4, 2, 12, 3, 1), (q, ids, steps, slots, Numbers(0, 7, 28), 0, 0, 4, 32, scratch, q)
+    yield build.build(4, 4, 2, 12, 3, 1), (q, ids, steps, slots, Numbers(0, 7, 28), 0, 4, 32, scratch, q)
+    by_table = q, ids, steps, slots, Argument(5, "int64", (9, 8)), 9, 4, 32, scratch, q
+    yield build.build(4, 4, 2, 12, 3, 1, tabled=True), by_table
     keys, dead = Argument(1, "float32", (9, 128)), Argument(2, "float32", (128,))
     queries, out = Argument(0, "float32", (1, 4, 128)), Argument(4, "float32", (1, 9))
     yield one_row.build(KEYS, LEAST), (queries, keys, dead, steps, out, 1, 9, 4)
@@ -40,7 +42,7 @@ def kernels():
     yield sampler.build(TURNS), (*inputs, (256, 256, 1, 1, 16, 400, 0))
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_the_words_are_the_parameters_of_the_compiled_kernel(number):
     """As many as its PTX has, all of 64 bits: the driver reads each where it lies."""
     kernel, args = list(kernels())[number]

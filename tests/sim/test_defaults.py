@@ -134,10 +134,12 @@ def test_what_no_size_holds_keeps_the_standing_path():
             assert planned_attend(4)[0][3] == 6
 
 
-def test_launches_of_several_sets_of_slots_hold_all_rows():
-    """Every launch has blocks for every row, so the clusters of each must fit with all of them."""
+def test_the_launch_of_many_slots_holds_all_rows():
+    """One launch has blocks for every row, in the clusters that so many rows of one pool get."""
     with simulator.configured(**H200):
-        assert [(grid, cluster) for grid, _, _, cluster in planned_attend(4, slots=5)] == [(72, 9)] * 2
+        for rows, slots in ((4, 5), (8, 8), (16, 16), (16, 64)):
+            assert planned_attend(rows, slots=slots) == planned_attend(rows)
+        assert [(grid, cluster) for grid, _, _, cluster in planned_attend(4, slots=5)] == [(72, 9)]
 
 
 def test_few_cells_take_few_blocks():

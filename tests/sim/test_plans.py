@@ -31,7 +31,7 @@ def test_a_plan_records_its_launch():
     (launch,) = plan.launches
     assert (launch.name, launch.grid, launch.block, launch.cluster) == ("attend_exact", 4, 384, 4)
     assert launch.shared == planning.shared_bytes(32, 4, 4, 3, 4)
-    assert [argument for argument in launch.args if isinstance(argument, int)] == [0, 0, 4, 32]
+    assert [argument for argument in launch.args if isinstance(argument, int)] == [0, 4, 32]
     assert plan.key == (0, 0, 0) and [x.name for x in plan.operands] == ["q", "ids", "steps", "out"]
 
 

@@ -24,6 +24,20 @@ DEFAULT, PER_THREAD = SimpleNamespace(ptr=0), SimpleNamespace(ptr=2)
 """CuPy's default streams, which have these handles on every device and in every thread."""
 
 
+class Stream:
+    """A stream that calls name; as a context it is the current one, and ``entered`` counts how often it was."""
+
+    def __init__(self, streams, handle):
+        self.streams, self.ptr, self.entered = streams, handle, 0
+
+    def __enter__(self):
+        self.before, self.streams.current = self.streams.current, self
+        self.entered += 1
+
+    def __exit__(self, *error):
+        self.streams.current = self.before
+
+
 @pytest.fixture
 def now(monkeypatch):
     """What is current, to be set: ``device`` (an ordinal) of all threads, ``stream`` of each thread."""
@@ -114,15 +128,19 @@ def test_two_threads_share_the_scratch_of_a_stream_they_share(now, scratch_of, c
 
 
 @pytest.mark.parametrize("handle", [0, 2, 79])
-def test_a_stream_that_is_named_has_the_scratch_it_has_as_the_current_one(now, scratch_of, handle):
-    stream = SimpleNamespace(ptr=handle)
+def test_a_stream_that_is_named_has_the_scratch_it_has_as_the_current_one(now, scratch_of, monkeypatch, handle):
+    monkeypatch.setattr(planning, "kept_scratch", scratch.StreamScratch("int64", planning.UNSET))
+    stream = Stream(now.streams, handle)
     now.streams.current = stream
     current = scratch_of(of_attend)
     now.streams.current = SimpleNamespace(ptr=80)
     assert scratch_of(of_attend, stream=stream) is current
     assert scratch_of(of_attend) is not current
     now.device = 1
+    assert stream.entered == 0
     assert not np.shares_memory(scratch_of(of_attend, stream=stream), current)
+    # On another stream the launch would not wait until it is filled.
+    assert stream.entered == 1
 
 
 def test_the_scratch_of_attend_is_unset_and_grows(now, scratch_of):

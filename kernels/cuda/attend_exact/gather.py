@@ -16,20 +16,7 @@ from ..toolchain.ptx import (
     st_shared_v4_f32,
     st_shared_v4_i32,
 )
-from .shared_memory import CELLS_OF_TABLE, K_SCALE, PAGE_SIZE, POOL_FIELDS, TABLE, V_SCALE
-
-
-@device_function
-def field(pools, which, i):
-    """Field ``i`` of pool ``which``."""
-    value = pools[i]
-    if which == 1:
-        value = pools[POOL_FIELDS + i]
-    elif which == 2:
-        value = pools[2 * POOL_FIELDS + i]
-    elif which == 3:
-        value = pools[3 * POOL_FIELDS + i]
-    return value
+from .shared_memory import CELLS_OF_TABLE, K_SCALE, PAGE_SIZE, TABLE, V_SCALE
 
 
 @device_function
@@ -50,9 +37,11 @@ def exponent(scale):
     return int32((float_as_int(scale) >> 23) - 126) if scale != float32(0) else int32(NO_CELL)
 
 
-def make(k_groups: int, v_groups: int, n_head_kv: int, threads: int, each: int) -> tuple[Any, Any, Any, Any]:
+def make(
+    k_groups: int, v_groups: int, n_head_kv: int, threads: int, each: int, field: Any
+) -> tuple[Any, Any, Any, Any]:
     """(load_ids, find_rows, load_cell_scales, store_scales) for blocks of ``threads`` lanes. A lane looks up ``each``
-    cells: its own and every ``threads``-th after it."""
+    cells: its own and every ``threads``-th after it. ``field``: of ``common/pool_tables.py``."""
 
     @device_function
     def load_ids(cells, ids, begin, count, thread):

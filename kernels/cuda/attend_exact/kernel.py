@@ -20,6 +20,7 @@ One file: it holds one kernel, whose parts are in the files above already.
 from collections.abc import Iterator
 from typing import Any
 
+from ..common.pool_tables import KIND, kind_of, readers
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised, uint32
 from ..toolchain.constants import FULL_WARP
 from ..toolchain.mma_dp4a import mma_s8_by_dp4a, mma_u8_by_dp4a
@@ -38,7 +39,6 @@ from ..toolchain.ptx import (
 )
 from ..toolchain.ptx_rows import F3, I1, I2, TENSOR_CORE, PtxRow, signature_of
 from . import exchange_cluster, exchange_scratch, gather, outputs, scores, values
-from .gather import field
 from .query import load_query, store_query
 from .shared_memory import (
     BARRIERS_OFFSET,
@@ -59,10 +59,14 @@ from .shared_memory import (
     TILE,
     TOTALS_OFFSET,
     V_CODES,
+    V_CODES_OFFSET,
     WARP_PAIRS,
     cell_bytes,
     staging,
 )
+
+CODING_OF = {4: "int8", 8: "q4_0"}
+"""Scales of a cell -> coding."""
 
 
 @device_function
@@ -83,6 +87,7 @@ def build(
     matrix: bool = True,
     cluster: bool = False,
     once: bool = False,
+    tabled: bool = False,
 ) -> Any:
     """The kernel for one format and geometry.
 
@@ -93,6 +98,7 @@ def build(
     matrix              products on tensor cores (sm_80 and newer), otherwise by dp4a
     cluster             the blocks of a row and KV head are one cluster (sm_90; int8 alone), of at most 16 blocks
     once                no warp has more than one tile of cells to score: room is at most a tile for each warp
+    tabled              the slots' pools come in a table, and rows of slots of another format are left alone
     """
     threads, warps = 128 * parts, 4 * parts
     heads_per_warp, query_values = HEADS // warps, 8 * HEADS // warps
@@ -102,14 +108,17 @@ def build(
     k_registers = 32 if k_groups == 4 else 16
     each_cell, staging_bytes = cell_bytes(k_groups, v_groups), staging(parts)
     signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
-    load_ids, find_rows, load_cell_scales, store_scales = gather.make(k_groups, v_groups, n_head_kv, threads, each)
+    find, field = readers(tabled)
+    kind = kind_of(*(CODING_OF[groups] for groups in (k_groups, v_groups)))
+    looking = gather.make(k_groups, v_groups, n_head_kv, threads, each, field)
+    load_ids, find_rows, load_cell_scales, store_scales = looking
     score_cells = scores.make(k_groups, v_groups, signed, once)
     weigh_values, store_sums = values.make(v_groups, parts, unsigned)
 
     @kernel(launch_bounds=(threads, 1), shared_memory_carveout=100)
-    def attend_exact(q, ids, steps, slots, pools, first, n_pools, splits, room, scratch, out):
-        """q, out [rows, n_head, 256]; ids [rows, cap]; steps [rows, 4]; slots [rows]; ``pools`` as POOL_FIELDS says, of
-        the slots from ``first`` on; ``n_pools`` 0: one pool for every row; ``room``: cells of shared memory; scratch
+    def attend_exact(q, ids, steps, slots, pools, n_pools, splits, room, scratch, out):
+        """q, out [rows, n_head, 256]; ids [rows, cap]; steps [rows, 4]; slots [rows]; ``pools`` as POOL_FIELDS says, or
+        a pool table [slots, 8]; ``n_pools`` 0: one pool for every row; ``room``: cells of shared memory; scratch
         int64, ``exchange_scratch.words`` for each row and KV head. Grid: rows * n_head_kv * splits blocks."""
         thread = int32(cuda.threadIdx.x)
         lane, warp = int32(thread & 31), int32(thread >> 5)
@@ -120,9 +129,10 @@ def build(
         kv_head = int32(row_head - row * n_head_kv)
         which = int32(0)
         if n_pools > 0:
-            which = int32(slots[row] - first)
+            which = int32(slots[row])
             if which < 0 or which >= n_pools:
                 return
+        held = find(pools, which)
         # Loads from global memory start well before their values are needed.
         first_head = int64(row) * (n_head_kv * group) + int64(kv_head * group)
         queries = cuda.local.array(query_values, float32)
@@ -181,19 +191,24 @@ def build(
         if early:
             for i in range(heads_per_warp):
                 store_query(queries, 8 * i, int32(warp + i * warps), k_groups, base, lane)
-        find_rows(cells, padded, pools, which, kv_head, rows, thread)
+        # All that a row of a table says is here by now; before, nothing but its own would have waited for it.
+        if tabled and field(held, which, KIND) != kind:
+            return
+        if tabled and thread == 0:
+            st_shared_i64(int32(base + V_CODES_OFFSET), field(held, which, V_CODES))
+        find_rows(cells, padded, held, which, kv_head, rows, thread)
         k_raw, v_raw = cuda.local.array(k_words, int32), cuda.local.array(v_words, int32)
         if early:
             # Behind the cells' K the scales would wait for all of it.
-            load_cell_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, held, which)
         cuda.syncthreads()
         if cluster and active > 1:
             cluster_arrive_relaxed()
-        k_codes = field(pools, which, K_CODES)
+        k_codes = field(held, which, K_CODES)
         raw_k = cuda.local.array(k_registers, int32)
         scores.load_tile(raw_k, k_codes, min(warp, int32(padded // TILE - 1)), rows, lane, k_groups)
         if not early:
-            load_cell_scales(cells, k_raw, v_raw, pools, which)
+            load_cell_scales(cells, k_raw, v_raw, held, which)
         store_scales(k_raw, v_raw, padded, room, k_scale, exponents, v_scale, signs, thread)
         if not early:
             for i in range(heads_per_warp):
@@ -205,7 +220,9 @@ def build(
             raw_k, k_codes, padded, warp, step, base, records, maxima, rows, k_scale, exponents, powers, stride, lane
         )
         raw_v = cuda.local.array(16, int32)
-        v_base = values.lane_base(field(pools, which, V_CODES), warp, lane, v_groups)
+        # The scores take nearly all registers, too.
+        v_codes = ld_shared_i64(int32(base + V_CODES_OFFSET)) if tabled else field(held, which, V_CODES)
+        v_base = values.lane_base(v_codes, warp, lane, v_groups)
         first_v = int32(min(int32((warp >> 2) * STEP), int32(padded - STEP)) + (lane & 3) * 4)
         values.load_v(raw_v, 0, v_base, int32(rows + first_v * 4), v_groups)
         values.load_v(raw_v, 1, v_base, int32(rows + first_v * 4), v_groups)
@@ -315,26 +332,34 @@ def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each.
 
     The values take 96 registers of sums and some 70 more of the 168 that a lane of 384 has; whether all of them fit
-    hangs on ptxas's order of instructions. On sm_100 and sm_120 the last two never run: clusters of this form are
-    sm_90's, and those targets have tensor cores.
+    hangs on ptxas's order of instructions. On sm_100 and sm_120 the forms in clusters never run, which are sm_90's, and
+    no form without tensor cores.
     """
-    signature = signature_of(F3, I2, I2, I1, "UniTuple(int64, 28)", *["int64"] * 4, "int64[::1]", F3)
+    types = F3, I2, I2, I1, "UniTuple(int64, 28)", *["int64"] * 3, "int64[::1]", F3
+    signature, tabled = signature_of(*types), signature_of(*types[:4], "int64[:, ::1]", *types[5:])
     for name, groups in (("int8", (4, 4)), ("k8v4", (4, 8)), ("q4_0", (8, 8))):
         spilled = {(8, 0): (8, 20), (9, 0): (8, 8)} if name == "k8v4" else {}
         form = build.build(*groups, 2, 12, 3, 6)
         yield PtxRow(f"attend_exact_{name}", form, signature, spilled=spilled, expect=TENSOR_CORE, minimum=(8, 0))
-    # Blocks of few cells, of which each lane looks up one; and those as a cluster, on sm_90 alone.
-    form = build.build(4, 4, 2, 12, 3, 1)
-    yield PtxRow("attend_exact_int8_few", form, signature, expect=TENSOR_CORE, minimum=(8, 0))
+        form = build.build(*groups, 2, 12, 3, 6, tabled=True)
+        if name != "int8":
+            spilled = {**spilled, (12, 0): (8, 16)} | ({(10, 0): (8, 16)} if name == "q4_0" else {})
+        yield PtxRow(f"attend_exact_{name}_table", form, tabled, spilled=spilled, expect=TENSOR_CORE, minimum=(8, 0))
     cluster = ("barrier.cluster.arrive.relaxed", "barrier.cluster.wait", "mbarrier.try_wait", "st.async")
     expect = TENSOR_CORE + cluster
-    form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True, True), {(12, 0): (8, 8)}
-    yield PtxRow("attend_exact_int8_cluster", form, signature, spilled=spilled, expect=expect, minimum=(9, 0))
-    # Clusters of fewer blocks, whose warps score several tiles and, in the second, whose lanes look up several cells.
-    form = build.build(4, 4, 2, 12, 3, 1, True, True)
-    yield PtxRow("attend_exact_int8_cluster_tiles", form, signature, expect=expect, minimum=(9, 0))
-    form = build.build(4, 4, 2, 12, 3, 2, True, True)
-    yield PtxRow("attend_exact_int8_cluster_cells", form, signature, expect=expect, minimum=(9, 0))
-    # The form without tensor cores. For the other formats it differs from theirs in nothing more.
+    for name, given, by_table in (("", signature, False), ("_table", tabled, True)):
+        # Blocks of few cells, of which each lane looks up one; and those as a cluster, on sm_90 alone.
+        form = build.build(4, 4, 2, 12, 3, 1, tabled=by_table)
+        yield PtxRow(f"attend_exact_int8_few{name}", form, given, expect=TENSOR_CORE, minimum=(8, 0))
+        form, spilled = build.build(4, 4, 2, 12, 3, 1, True, True, True, by_table), {(12, 0): (8, 8)}
+        row = f"attend_exact_int8_cluster{name}"
+        yield PtxRow(row, form, given, spilled=spilled, expect=expect, minimum=(9, 0))
+        # Clusters of fewer blocks, whose warps score several tiles and, in the second, whose lanes look up several
+        # cells.
+        form = build.build(4, 4, 2, 12, 3, 1, True, True, tabled=by_table)
+        yield PtxRow(f"attend_exact_int8_cluster_tiles{name}", form, given, expect=expect, minimum=(9, 0))
+        form = build.build(4, 4, 2, 12, 3, 2, True, True, tabled=by_table)
+        yield PtxRow(f"attend_exact_int8_cluster_cells{name}", form, given, expect=expect, minimum=(9, 0))
+    # The form without tensor cores. For the other formats and by a table it differs from theirs in nothing more.
     form, spilled = build.build(4, 4, 2, 12, 1, 6, False), {(10, 0): (512, 0), (12, 0): (512, 0)}
     yield PtxRow("attend_exact_int8_dp4a", form, signature, spilled=spilled, expect=("dp4a.s32.s32", "dp4a.u32.s32"))

@@ -14,7 +14,8 @@ from ...ops import MAX_SPLITS
 from ...switches import switches
 from ..common.defaults import defaults
 from ..common.plans import Plan, rows_of
-from ..common.pools import NAME, fields_of, kinds_of, sets_of
+from ..common.pool_tables import ROW
+from ..common.pools import NAME, by_value, in_table, kinds_of, planned_table, sets_of
 from ..device.containers import DeviceKV
 from ..device.scratch import StreamScratch
 from ..toolchain.compiler import array_module, max_clusters, prepare, properties, resident_blocks, stream_key
@@ -77,44 +78,50 @@ def _clusters(kvs, cap):
 
 
 class _Form(NamedTuple):
-    """The kernel of a launch, its lanes, the cells of a block's shared memory, and the bytes of it."""
+    """The kernel of a launch, its lanes, the cells of a block's shared memory, the bytes of it, and whether the slots'
+    pools come in a table."""
 
     kernel: Any
     lanes: int
     room: int
     shared: int
+    tabled: bool
 
 
-def _form(kv, cap, splits, cluster):
-    """:class:`_Form` of ``splits`` blocks that share ``cap`` cells, or of such a ``cluster``."""
+def _form(kv, cap, splits, cluster, tabled):
+    """:class:`_Form` of ``splits`` blocks that share ``cap`` cells, or of such a ``cluster``; ``tabled``: the slots'
+    pools come in a table."""
     groups, geometry, parts = (GROUPS[kv.pool.k.coding], GROUPS[kv.pool.v.coding]), kv.pool.geometry, _parts(kv)
     lanes, room = 128 * parts, max(SHARE, -(-cap // (splits * SHARE)) * SHARE)
     shape = (*groups, geometry.n_head_kv, geometry.group, parts, next(each for each in EACH if each * lanes >= room))
     if cluster:
-        kernel = build(*shape, True, True, room <= lanes // 32 * TILE)
+        kernel = build(*shape, True, True, room <= lanes // 32 * TILE, tabled)
     else:
-        kernel = build(*shape, properties().compute_capability >= (8, 0))
-    return _Form(kernel, lanes, room, shared_bytes(room, *groups, parts, splits if cluster else 1))
+        kernel = build(*shape, properties().compute_capability >= (8, 0), False, False, tabled)
+    return _Form(kernel, lanes, room, shared_bytes(room, *groups, parts, splits if cluster else 1), tabled)
 
 
 def _held_clusters(form, splits):
     """Clusters of ``splits`` blocks that the device holds at once; the driver is asked once for each form."""
     if form.shared > properties().shared_per_block:
         return 0
-    return max_clusters(form.kernel, _ARGUMENTS, form.lanes, form.shared, splits)
+    return max_clusters(form.kernel, _ARGUMENTS[form.tabled], form.lanes, form.shared, splits)
 
 
 def _resident(form):
     """Blocks of the form that a multiprocessor holds at once; the driver is asked once for each form."""
-    return resident_blocks(form.kernel, _ARGUMENTS, form.lanes, form.shared)
+    return resident_blocks(form.kernel, _ARGUMENTS[form.tabled], form.lanes, form.shared)
 
 
-_ARGUMENTS = (
-    *(Argument(0, dtype, (0,) * axes) for dtype, axes in (("float32", 3), ("int32", 2), ("int32", 2), ("int32", 1))),
-    *(fields_of(0, 1), 0, 0, 0, 0),
-    *(Argument(0, dtype, (0,) * axes) for dtype, axes in (("int64", 1), ("float32", 3))),
-)
-"""The kernel's arguments by type alone, which is all that a question about it needs."""
+_ARGUMENTS = [
+    (
+        *(Argument(0, kind, (0,) * axes) for kind, axes in (("float32", 3), ("int32", 2), ("int32", 2), ("int32", 1))),
+        *(pools, 0, 0, 0),
+        *(Argument(0, kind, (0,) * axes) for kind, axes in (("int64", 1), ("float32", 3))),
+    )
+    for pools in (by_value(1), Argument(0, "int64", (0, ROW)))
+]
+"""The kernel's arguments by type alone, which is all that a question about it needs: pools by value, by a table."""
 
 
 def _table_cluster(kvs, rows, cap):
@@ -127,7 +134,7 @@ def _table_cluster(kvs, rows, cap):
     for size in dict.fromkeys(min(size, -(-cap // SHARE)) for size in table.clusters):
         # One wave, at a block each: a size that is too large by this is not worth compiling.
         one_wave = size > 1 and size * heads <= properties().multiprocessors
-        if one_wave and _held_clusters(_form(kvs[0], cap, size, True), size) >= heads:
+        if one_wave and _held_clusters(_form(kvs[0], cap, size, True, in_table(kvs)), size) >= heads:
             return size
     return 0
 
@@ -141,7 +148,7 @@ def row_blocks(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, spli
 
 def _standing_blocks(kvs, rows, cap, schedule, splits):
     """:func:`row_blocks` of the standing path, and of ``split``."""
-    # The launches of several sets of slots share the rows.
+    # The launches of several formats share the rows.
     heads = max(1, -(-rows // len(sets_of(kvs)))) * kvs[0].pool.geometry.n_head_kv
     least = max(-(-max(cap, 1) // room_of(kv, _parts(kv))) for kv in kvs)
     multiprocessors = properties().multiprocessors
@@ -151,7 +158,7 @@ def _standing_blocks(kvs, rows, cap, schedule, splits):
             splits = max(1, least, min(SPLIT_RESIDENT * multiprocessors // heads, most))
             # In one wave: a second block a multiprocessor only where there is room for it.
             if splits * heads > multiprocessors:
-                held = min(_resident(_form(kvs[0], cap, splits, False)), SPLIT_RESIDENT)
+                held = min(_resident(_form(kvs[0], cap, splits, False, in_table(kvs))), SPLIT_RESIDENT)
                 splits = max(1, min(held * multiprocessors // heads, most))
     else:
         most = CLUSTER if heads <= FEW and _clusters(kvs, cap) else MOST
@@ -232,34 +239,33 @@ def make_plan(
     exchanged = Argument(len(operands), "int64", own[0].shape if scratch is None else scratch.shape)
     if scratch is not None:
         operands.append(Operand("scratch", "int64", scratch.shape, 8))
-    launches = []
+    # The table of pools, where there is one, comes after it.
+    sets, launches = sets_of(kvs, exchanged.position + 1), []
     for first_row in range(0, rows, together):
         part = [rows_of(position, operand, first_row, together) for position, operand in enumerate(operands[:4])]
         slots = Argument(2, "int32", (4 * rows,))
         if with_slots:
             slots = rows_of(4, operands[4], first_row, together) if len(kvs) > 1 else rows_of(4, operands[4], 0, rows)
-        for first_slot, held in sets_of(kvs):
-            numbers = first_slot, len(held) if len(kvs) > 1 else 0, splits
-            inputs = *part[:3], slots, fields_of(first_slot, len(held))
-            tried = cluster > 0 or (schedule != "split" and _standing_cluster(held, together, cap, splits))
-            launches.append(_prepared(held, inputs, numbers, (exchanged, part[3]), cap, tried))
-    return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
+        for each in sets:
+            tried = cluster > 0 or (schedule != "split" and _standing_cluster(each.kv, together, cap, splits))
+            launches.append(_prepared(each, (*part[:3], slots), splits, (exchanged, part[3]), cap, tried))
+    key = stream_key(stream)
+    return Plan(NAME, operands, launches, key, kinds_of(kvs), own, planned_table(kvs, key))
 
 
-def _standing_cluster(kvs, rows, cap, splits):
+def _standing_cluster(kv, rows, cap, splits):
     """Whether the blocks of a row should be a cluster in the standing path."""
-    few = rows * kvs[0].pool.geometry.n_head_kv <= FEW
-    return few and 1 < splits <= CLUSTER and _clusters(kvs, cap)
+    few = rows * kv.pool.geometry.n_head_kv <= FEW
+    return few and 1 < splits <= CLUSTER and _clusters([kv], cap)
 
 
-def _prepared(kvs, inputs, numbers, outputs, cap, cluster):
-    """One launch. ``inputs``: q, ids, steps, slots, pools; ``numbers``: first slot, pools, blocks of a row;
-    ``outputs``: scratch, out. ``cluster``: those blocks are one, if the device holds all of them at once."""
-    splits = numbers[2]
-    heads = inputs[0].shape[0] * kvs[0].pool.geometry.n_head_kv
-    form = _form(kvs[0], cap, splits, cluster)
+def _prepared(each, inputs, splits, outputs, cap, cluster):
+    """One launch, over the slots of the :class:`PoolSet` ``each``. ``inputs``: q, ids, steps, slots; ``splits``: blocks
+    of a row; ``outputs``: scratch, out. ``cluster``: those blocks are one, if the device holds all of them at once."""
+    heads = inputs[0].shape[0] * each.kv.pool.geometry.n_head_kv
+    form = _form(each.kv, cap, splits, cluster, each.tabled)
     if cluster and _held_clusters(form, splits) < heads:
-        cluster, form = False, _form(kvs[0], cap, splits, False)
-    arguments = (*inputs, *numbers, form.room, *outputs)
+        cluster, form = False, _form(each.kv, cap, splits, False, each.tabled)
+    arguments = (*inputs, each.pools, each.slots, splits, form.room, *outputs)
     size = splits if cluster else 1
     return prepare(form.kernel, heads * splits, form.lanes, arguments, form.shared, size)

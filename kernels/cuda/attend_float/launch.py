@@ -25,7 +25,7 @@ from ...ops import MAX_SPLITS, refuse
 from ...switches import switches
 from ..common.checks import listed
 from ..common.plans import Plan, PlanCache, whole
-from ..common.pools import NAME, check_attend, fields_of, kinds_of, pool_fields, sets_of
+from ..common.pools import NAME, by_value, check_attend, fours_of, kinds_of, run_over
 from ..device.containers import CODINGS, DeviceKV
 from ..toolchain.compiler import address, array_module, prepare, properties, stream_key
 from ..toolchain.constants import MAX_GRID_YZ
@@ -161,13 +161,13 @@ def _prepared(kvs, arrays, cap, pieces, splits, first_row, rows):
     blocks = pieces
     if splits:
         blocks = _blocks(pieces, rows, g.n_head_kv, properties().multiprocessors)
-    sets, launches = sets_of(kvs), []
+    sets, launches = fours_of(kvs), []
     for first_slot, held in sets:
         side_k, side_v = held[0].pool.k, held[0].pool.v
         # 0 pools: every row reads the one there is.
         numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
         kernel = pieces_kernel(g.group, g.head_dim, side_k.coding, side_v.coding)
-        arguments = (*arrays[:5], fields_of(first_slot, len(held)), *numbers)
+        arguments = (*arrays[:5], by_value(len(held), first_slot), *numbers)
         launches.append(prepare(kernel, (blocks, g.n_head_kv, rows), g.head_dim, arguments, _shared(g)))
     active = splits > 0 or (switches().merge_active is True and rows <= MERGE_ACTIVE_ROWS)
     if len({kv.pool.v.coding for kv in kvs}) == 1:
@@ -235,5 +235,5 @@ def attend_float(
     out = array_module().empty(q.shape, "float32") if out is None else out
     scratch = array_module().empty(plan.operands[-1].shape, "float32") if scratch is None else scratch
     given = (scratch,) if slots is None else (slots, scratch)
-    plan.run((q, ids, steps, out, *given), pool_fields(kvs))
+    run_over(kvs, plan, (q, ids, steps, out, *given), stream)
     return out

@@ -19,8 +19,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from ..attend_exact.gather import field
 from ..attend_exact.shared_memory import POOL_FIELDS
+from ..common.pool_tables import value_of
 from ..common.scalar import NAN_BITS, SCORE_LIMIT
 from ..toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
 from ..toolchain.ptx import (
@@ -99,7 +99,7 @@ def pieces_kernel(group: int, dim: int, k_coding: str, v_coding: str) -> Any:
         # The addresses wait in shared memory: the registers are needed for K and V.
         for i in range(POOL_FIELDS):
             if thread == i:
-                st_shared_i64(int32(shared + fields + i * 8), field(pools, which, i))
+                st_shared_i64(int32(shared + fields + i * 8), value_of(pools, which, i))
         piece = int32(cuda.blockIdx.x)
         if piece < n_reached:
             load_queries(global_base(q) + (int64(row) * n_head_kv + g) * (group * head_bytes), shared, lane, part)

@@ -2,8 +2,8 @@
 
 A plan belongs to one stream of one device and to the shapes of a call. Schedule, clusters, grids, shared memory and
 scratch are chosen when it is made, and the kernels' arguments are packed then. A call checks what can change (shapes,
-layouts, addresses), stores the addresses, and launches. A plan holds no array but its own scratch: what a call is
-given may be freed, and another array may lie at the same address.
+layouts, addresses), stores the addresses, and launches. A plan holds no array but its own, scratch and pool table: what
+a call is given may be freed, and another array may lie at the same address.
 
 An operation without a plan finds one among the plans that it made before (:class:`PlanCache`).
 """
@@ -30,10 +30,12 @@ class Plan:
 
     operation  name of the operation
     operands   the arrays that every call gives, in order
-    launches   what ``compiler.prepare`` made, in order; their Argument positions count the operands, then ``own``
+    launches   what ``compiler.prepare`` made, in order; their Argument positions count the operands, then ``own``, then
+               the table
     subject    what else a call must have as the plan has it: the operation compares it
     own        arrays that belong to the plan, such as its scratch
     key        ``compiler.stream_key`` of the stream to which it belongs
+    table      None, or a ``pool_tables.PlannedTable`` that turns a call's numbers into an array, on that stream
 
     A plan may be used by several threads; each call is made whole.
     """
@@ -46,9 +48,10 @@ class Plan:
         key: tuple[int, int, int],
         subject: Any = None,
         own: Sequence[Any] = (),
+        table: Any = None,
     ) -> None:
         self.operation, self.operands, self.launches = operation, tuple(operands), tuple(launches)
-        self.key, self.subject, self.own = key, subject, tuple(own)
+        self.key, self.subject, self.own, self.table = key, subject, tuple(own), table
         self._expected = tuple((o.shape, np.dtype(o.dtype), o.alignment - 1) for o in self.operands)
         self._own_addresses = tuple(map(address, self.own))
         self._numbers: Sequence[int] | None = None
@@ -81,17 +84,22 @@ class Plan:
     def run(self, arrays: Sequence[Any], numbers: Sequence[int] = ()) -> None:
         """Launch with a call's ``arrays``, one for every operand, and its ``numbers``, on the plan's stream; returns at
         once. Raises ValueError as :meth:`addresses`, before anything is launched. The caller has seen to it that the
-        plan's stream is the call's: :meth:`check_current`, or a key that holds it."""
+        plan's stream is the call's: :meth:`check_current`, or a key that holds it. A plan with a table wants it to be
+        the current one as well."""
         if len(arrays) != len(self.operands):
             raise ValueError(f"{self!r}: {len(arrays)} arrays: must be {len(self.operands)}")
         found = (*self.addresses(arrays), *self._own_addresses)
+        given = (*arrays, *self.own)
         with self._lock:
-            if numbers != self._numbers:
+            if self.table is not None:
+                table = self.table.of(numbers)
+                found, given = (*found, address(table)), (*given, table)
+            elif numbers != self._numbers:
                 for launch in self.launches:
                     launch.number(numbers)
                 self._numbers = numbers
             for launch in self.launches:
-                launch.point(found, (*arrays, *self.own))
+                launch.point(found, given)
                 launch.submit(self.key[1])
 
 

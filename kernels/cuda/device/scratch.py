@@ -1,6 +1,7 @@
 """Scratch arrays on the device, kept for each stream."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from ..toolchain.compiler import array_module, stream_key
@@ -20,10 +21,12 @@ class StreamScratch:
         self._held: dict[tuple[int, int, int], list[DeviceArray]] = {}
 
     def get(self, shape: Sequence[int], stream: Any = None) -> DeviceArray:
-        """The array of ``stream``, or the current one, on the current device: of at least ``shape``, which has as many
-        axes in every call."""
+        """The array of the CuPy ``stream``, or the current one, on the current device: of at least ``shape``, which has
+        as many axes in every call."""
         held = self._held.setdefault(stream_key(stream), [])
         if not held or any(have < need for have, need in zip(held[-1].shape, shape, strict=True)):
             known = held[-1].shape if held else shape
-            held.append(array_module().full(tuple(map(max, known, shape)), self._unset, self._dtype))
+            # Filled on the stream of the launches that will use it: on another they would not wait for that.
+            with nullcontext() if stream is None else stream:
+                held.append(array_module().full(tuple(map(max, known, shape)), self._unset, self._dtype))
         return held[-1]

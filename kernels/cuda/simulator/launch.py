@@ -186,6 +186,11 @@ def _addresses(arrays, expected):
     return [memory.address(array) for array in arrays]
 
 
+def _places(arrays):
+    """As ``compiler.places``."""
+    return [memory.address(array) for array in arrays]
+
+
 _devices: list[tuple[Properties, Any]] = [(settings.properties, (settings.clusters, settings.resident_blocks))]
 
 
@@ -221,7 +226,8 @@ def _compiler():
         setattr(module, name, getattr(numbers, name))
     module.kernel, module.device_function = _kernel, lambda function: function
     module.launch, module.prepare = launch, _prepare
-    module.address, module.addresses = memory.address, _addresses
+    module.address, module.addresses, module.places = memory.address, _addresses, _places
+    module.capturing, module.lasting = lambda stream: False, np.empty
     module.array_module, module.as_numpy, module.pinned = lambda: np, np.array, _pinned
     module.current_device, module.stream_key = _current_device, lambda stream=None: (_current_device(), 0, 0)
     module.specialised = per_device(module.current_device)

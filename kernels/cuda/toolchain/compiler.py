@@ -36,6 +36,7 @@ __all__ = [
     "addresses",
     "array_module",
     "as_numpy",
+    "capturing",
     "compile_ptx",
     "cuda",
     "current_device",
@@ -47,10 +48,12 @@ __all__ = [
     "int64",
     "intrinsic",
     "kernel",
+    "lasting",
     "launch",
     "libdevice",
     "max_clusters",
     "pinned",
+    "places",
     "prepare",
     "properties",
     "resident_blocks",
@@ -135,6 +138,24 @@ def stream_key(stream: Any = None) -> tuple[int, int, int]:
     return current_device(), pointer, get_ident() if pointer == streams.Stream.ptds.ptr else 0
 
 
+def capturing(stream: int) -> bool:
+    """Whether what is launched on the stream of this handle, of the current device, goes into a graph."""
+    return bool(array_module().cuda.runtime.streamIsCapturing(stream))
+
+
+@cache
+def _lasting_pool():
+    return array_module().cuda.MemoryPool()
+
+
+def lasting(shape: Sequence[int], dtype: str) -> DeviceArray:
+    """A new array of unset values for what is kept long, on the current stream: out of memory that no other arrays
+    share, whoever's allocator is in use. As a piece of a block of theirs it would keep all of that block."""
+    cupy = array_module()
+    with cupy.cuda.using_allocator(_lasting_pool().malloc):
+        return cupy.empty(shape, dtype)
+
+
 def as_numpy(array: DeviceArray) -> np.ndarray:
     """A NumPy copy of a CuPy array; waits for the current stream."""
     return array_module().asnumpy(array)
@@ -155,6 +176,11 @@ def pinned(shape: Sequence[int], dtype: Any) -> tuple[np.ndarray, DeviceArray]:
 def address(array: DeviceArray) -> int:
     """Address in device memory (int) of a CuPy array, for tables of addresses that a kernel reads."""
     return array.data.ptr
+
+
+def places(arrays: Sequence[DeviceArray]) -> list[int]:
+    """Addresses of many device arrays, which are not looked at otherwise."""
+    return [array.data.ptr for array in arrays]
 
 
 def addresses(arrays: Sequence[Any], expected: Sequence[tuple[tuple[int, ...], np.dtype, int]]) -> list[int] | None:

@@ -2,7 +2,8 @@
 
 ``again`` calls an operation, changes one argument in place and calls it again, then changes one element of it, chosen
 by the seed, and calls it a third time: what a kernel has kept of an earlier call (a table, codes, ids, or its output)
-is then wrong, whether it was found by its pointer or by a fingerprint of some of its bytes.
+is then wrong, whether it was found by its pointer or by a fingerprint of some of its bytes. Of ``pools`` no array
+changes: slots have one another's K/V, then one of them has other K/V, so that where pools lie was kept too long.
 """
 
 import copy
@@ -28,7 +29,7 @@ from .append_cover import same_kv
 from .attention_cover import SCHEDULES, SEEDS, OneSlot, offered
 
 ARGUMENTS = {
-    "attend": ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots"),
+    "attend": ("q", "k_codes", "k_scale", "v_codes", "v_scale", "table", "ids", "steps", "slots", "pools"),
     "block_scores": changed_index.ARGUMENTS["block_scores"],
     "select": ("scores", "steps"),
     "append_kv": ("k", "v", "table", "steps"),
@@ -52,6 +53,12 @@ AGAIN: dict[str, Any] = {
 SIZE = 300
 """Cells of the context of ``again``."""
 
+MANY = 6
+"""Slots of a call whose ``pools`` change: more than kernels take by value."""
+
+ONLY_SLOTS = ("slots", "pools")
+"""Arguments of ``attend`` that calls over several slots alone have."""
+
 CALLS = ("first call", "after a change", "after one element changed")
 
 
@@ -69,7 +76,7 @@ def cases(arithmetic: str, backend: Backend | None = None) -> Iterator[dict[str,
                 yield {"op": "again", "operation": operation, "argument": name, "seed": 61}
                 continue
             for schedule in offered(backend, "attend"):
-                if name != "slots" or schedule == "multi":
+                if name not in ONLY_SLOTS or schedule == "multi":
                     yield {"op": "again", "operation": operation, "argument": name, "schedule": schedule, "seed": 61}
     for format in () if own_index else formats(backend)[1:]:
         for operation, names in changed_index.ENCODED.items():
@@ -99,12 +106,14 @@ def _attend_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
     formats = backend.declaration.formats or list(EXACT_FORMATS)
     windows = [
         data.attend_inputs({"format": formats[0], "context": SIZE + slot, "rows": 2, "tail": 2, "seed": seed + slot})
-        for slot in range(2)
+        for slot in range(MANY + 1 if name == "pools" else 2)
     ]
-    w, other = windows
+    w = windows[0]
     q, ids, steps = backend.rounded("query", w.q).copy(), w.ids.copy(), w.steps.copy()
     slots = np.array([0, 1], np.int32) if schedule == "multi" else None
-    kvs = [w.kv, other.kv]
+    kvs = [window.kv for window in windows[:MANY]]
+    if name == "pools" and slots is not None:
+        slots[:] = 0, MANY - 1
     if name == "table":
         # Half of the cells: those of all pages in another order would give the same result.
         steps[:] = step_records(np.array([SIZE // 2, SIZE // 2 + 9]))
@@ -123,7 +132,10 @@ def _attend_again(backend: Backend, recipe: dict[str, Any]) -> list[Comparison]:
             kv = w.kv if slots is None else kvs[slots[row]]
             own = OneSlot(q[row : row + 1], kv, ids[row : row + 1], steps[row : row + 1])
             found.append(judged(backend, f"attend: {name}, {text}, row {row}", own, got[row : row + 1]))
-        if text == CALLS[0]:
+        if name == "pools":
+            # Slots change places, then one has K/V that no call had.
+            kvs = kvs[::-1] if text == CALLS[0] else [*kvs[:-1], windows[-1].kv]
+        elif text == CALLS[0]:
             _change_attend(name, q, w.kv, ids, steps, slots)
         else:
             _change_one_of_attend(name, _random(recipe), q, w.kv, ids, steps)

@@ -12,6 +12,9 @@ from qsa.reference.kv import PagedKV, Side
 ROWS = (3, 5, 6, 7, 9, 16, 33, 65)
 """Numbers of rows for which a kernel is wrong by itself."""
 
+BY_VALUE = 4
+"""Slots whose pools a launch takes by value (``kernels/cuda/attend_exact/shared_memory.py``)."""
+
 
 def but(a: Any, **replaced: Any) -> Any:
     """The arguments ``a`` with some replaced."""
@@ -65,11 +68,16 @@ def each_row(a: Any, change: Callable[[int, np.ndarray], np.ndarray | None]) -> 
 def cached(a: Any, *names: str, stride: int = 0) -> Any:
     """The arguments ``a`` with those ``names`` as they were when an array of the same address was first seen, and with
     a ``stride`` of the same elements at every ``stride``-th place: of a PagedKV ``table`` or ``k_codes`` and its like,
-    of an Index its arrays."""
+    of an Index its arrays. ``pools``: the PagedKVs of more slots than go by value, as a call of these shapes had them
+    first."""
     out = a
     for name in names:
         if name in ("table", "k_codes", "k_scale", "v_codes", "v_scale"):
             out = each_kv(out, lambda kv, name=name: _cached_kv(a.memory, kv, name, stride))  # type: ignore[misc]
+        elif name == "pools":
+            if isinstance(out.kv, list) and len(out.kv) > BY_VALUE:
+                key = name, len(out.kv), a.q.shape, a.ids.shape
+                out = but(out, kv=a.memory.setdefault(key, list(out.kv)))
         elif name in ("pooled", "dead", "pooled_exponent", "dead_exponent", "weight", "rope"):
             index = copy.copy(out.index)
             setattr(index, name, _kept(a.memory, name, getattr(a.index, name), stride))

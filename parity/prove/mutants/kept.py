@@ -1,4 +1,5 @@
-"""Kernels that keep an argument of an earlier call and know it again by its address, or by some of its elements."""
+"""Kernels that keep an argument of an earlier call and know it again by its address, or by some of its elements; of
+the pools of many slots, as a launch may keep their descriptors, by the number of slots and the shapes of the call."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,9 +28,9 @@ def _known_again(operation: str, name: str, enter: Callable[..., Any] = mutant) 
         return right(cached(a, name, stride=STRIDE))
 
 
-WHOLE = ("slots", "steps", "dead_exponent")
-"""Of two slots there is no one element that changes alone; step records and one exponent are small: all these are
-compared whole."""
+WHOLE = ("slots", "pools", "steps", "dead_exponent")
+"""Of two slots there is no one element that changes alone, pools are whole K/V, and step records and one exponent are
+small: all these are compared whole."""
 
 for _enter, _arguments in ((mutant, ARGUMENTS), (coded, ENCODED)):
     for _operation, _names in _arguments.items():
