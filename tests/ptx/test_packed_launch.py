@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
 from qsa.kernels.cuda.attend_exact.kernel import build
+from qsa.kernels.cuda.attend_few.kernel import build as few_build
 from qsa.kernels.cuda.block_scores_kernels import KEYS, LEAST, one_row
 from qsa.kernels.cuda.sampler_kernels.kernel import TURNS, sampler
 from qsa.kernels.cuda.toolchain import compiler, driver
@@ -31,6 +32,8 @@ def kernels():
     q, ids, steps = Argument(0, "float32", (2, 24, 256)), Argument(1, "int32", (2, 40)), Argument(2, "int32", (2, 4))
     slots, scratch = Argument(2, "int32", (8,)), Argument(4, "int64", (100,))
     yield build.build(4, 4, 2, 12, 3, 1), (q, ids, steps, slots, Numbers(0, 7, 28), 0, 0, 4, 32, scratch, q)
+    few = few_build.build(2, 12, 3, 1, True)
+    yield few, (q, ids, steps, Numbers(0, 7, 7), 13, 160, 40, 161320, 52429, q)
     keys, dead = Argument(1, "float32", (9, 128)), Argument(2, "float32", (128,))
     queries, out = Argument(0, "float32", (1, 4, 128)), Argument(4, "float32", (1, 9))
     yield one_row.build(KEYS, LEAST), (queries, keys, dead, steps, out, 1, 9, 4)
@@ -40,7 +43,7 @@ def kernels():
     yield sampler.build(TURNS), (*inputs, (256, 256, 1, 1, 16, 400, 0))
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_the_words_are_the_parameters_of_the_compiled_kernel(number):
     """As many as its PTX has, all of 64 bits: the driver reads each where it lies."""
     kernel, args = list(kernels())[number]
