@@ -57,7 +57,7 @@ def fits(form: Form, rows: int) -> bool:
     return rows * form.clusters <= held
 
 
-def prepared(form: Form, rows: int, inputs: tuple[Argument, Argument, Argument], out: Argument) -> Any:
+def prepared(form: Form, rows: int, inputs: tuple[Argument, ...], out: Argument) -> Any:
     """The launch of ``rows`` rows of one pool. ``inputs``: q, ids, steps."""
     own = owned_pairs(form.blocks)
     numbers = form.blocks, form.room, own, reciprocal_of(form.blocks), reciprocal_of(own)
