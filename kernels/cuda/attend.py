@@ -1,7 +1,8 @@
 """``attend`` on CUDA: the exact arithmetic in every schedule; the float one is in ``attend_float``.
 
-One kernel (attend_exact/kernel.py) serves every schedule of the exact arithmetic, and all give the same bytes. A
-schedule only says how many blocks share a row:
+One kernel (attend_exact/kernel.py) serves every schedule of the exact arithmetic; one or two rows of int8 have another
+(attend_few/kernel.py) where the table of ``common/defaults.py`` says so. All give the same bytes. A schedule only says
+how many blocks share a row:
 
 ==========  =======================================================================================================
 schedule    blocks that share a row and KV head

@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
 from qsa.kernels.cuda.attend_exact.kernel import build
+from qsa.kernels.cuda.attend_few.kernel import build as few_build
 from qsa.kernels.cuda.block_scores_kernels import KEYS, LEAST, one_row
 from qsa.kernels.cuda.sampler_kernels.kernel import TURNS, sampler
 from qsa.kernels.cuda.toolchain import compiler, driver
@@ -33,6 +34,8 @@ def kernels():
     yield build.build(4, 4, 2, 12, 3, 1), (q, ids, steps, slots, Numbers(0, 7, 28), 0, 4, 32, scratch, q)
     by_table = q, ids, steps, slots, Argument(5, "int64", (9, 8)), 9, 4, 32, scratch, q
     yield build.build(4, 4, 2, 12, 3, 1, tabled=True), by_table
+    few = few_build.build(2, 12, 3, 1, True)
+    yield few, (q, ids, steps, Numbers(0, 7, 7), 13, 160, 40, 161320, 52429, q)
     keys, dead = Argument(1, "float32", (9, 128)), Argument(2, "float32", (128,))
     queries, out = Argument(0, "float32", (1, 4, 128)), Argument(4, "float32", (1, 9))
     yield one_row.build(KEYS, LEAST), (queries, keys, dead, steps, out, 1, 9, 4)

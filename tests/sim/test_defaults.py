@@ -31,10 +31,12 @@ def launches_of(plan):
 
 
 def planned_attend(rows, fmt="int8", cap=2051, slots=1, **options):
+    """:func:`launches_of` a plan, with a True behind those of the kernel of few rows."""
     kvs = [device.to_device(PagedKV.new(fmt, 4)) for _ in range(slots)]
     plan = attend.plan_attend(kvs, rows, cap, arithmetic="exact", **options)
-    assert {launch.name for launch in plan.launches} == {"attend_exact"}
-    return launches_of(plan)
+    few = {launch.name for launch in plan.launches} == {"attend_few"}
+    assert few or {launch.name for launch in plan.launches} == {"attend_exact"}
+    return [(*launch, few) for launch in launches_of(plan)] if few else launches_of(plan)
 
 
 def planned_scores(rows, blocks):
@@ -113,13 +115,48 @@ def test_a_device_of_another_class_launches_the_standing_path():
 
 @pytest.mark.parametrize(
     "rows, size",
-    [(1, 13), (2, 13), (3, 13), (4, 9), (5, 8), (7, 8), (8, 6), (9, 4), (15, 4), (16, 3)],
+    [(3, 13), (4, 9), (5, 8), (7, 8), (8, 6), (9, 4), (15, 4), (16, 3)],
 )
 def test_a_row_gets_the_largest_cluster_of_which_all_fit(rows, size):
     """The sizes that were measured, at the rows at which they were."""
     with simulator.configured(**H200):
         ((grid, _, _, cluster),) = planned_attend(rows)
     assert (grid, cluster) == (rows * 2 * size, size)
+
+
+@pytest.mark.parametrize("rows, blocks", [(1, 13), (2, 8)])
+def test_few_rows_have_a_kernel_of_their_own(rows, blocks):
+    """Three clusters for each row and KV head: four query heads each."""
+    with simulator.configured(**H200):
+        assert [(grid, cluster, few) for grid, _, _, cluster, few in planned_attend(rows)] == [
+            (rows * 2 * 3 * blocks, blocks, True)
+        ]
+
+
+@pytest.mark.parametrize(
+    "options, size",
+    [
+        ({"cap": 2048}, 13),
+        ({"slots": 2}, 13),
+        ({"slots": 1, "with_slots": True}, None),
+        ({"fmt": "k8v4"}, 1),
+        ({"schedule": "split"}, 1),
+        ({"rows": 3}, 13),
+    ],
+)
+def test_what_the_kernel_of_few_rows_is_not_for(options, size):
+    """Fewer ids than were measured, pools of several slots, other formats, ``split``, more rows; one pool whose rows
+    name it is one pool."""
+    options = {"rows": 2, **options}
+    with simulator.configured(**H200):
+        (launch,) = planned_attend(options.pop("rows"), **options)
+    assert (len(launch) == 5) == (size is None) and launch[3] == (size or 8)
+
+
+def test_few_rows_that_do_not_fit_are_clusters_as_before():
+    with simulator.configured(**{**H200, "clusters": ((13, 5), (8, 11))}):
+        assert planned_attend(2)[0][3:] == (13,)
+        assert planned_attend(1)[0][3:] == (8, True)
 
 
 def test_what_no_size_holds_keeps_the_standing_path():

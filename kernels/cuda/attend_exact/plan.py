@@ -12,6 +12,7 @@ from qsa.reference.formats import EXACT_FORMATS
 
 from ...ops import MAX_SPLITS
 from ...switches import switches
+from ..attend_few import plan as few
 from ..common.defaults import defaults
 from ..common.plans import Plan, rows_of
 from ..common.pool_tables import ROW
@@ -139,9 +140,25 @@ def _table_cluster(kvs, rows, cap):
     return 0
 
 
+def _few_form(kvs, rows, cap, schedule):
+    """The :class:`~qsa.kernels.cuda.attend_few.plan.Form` of a call of few rows by that table, or None."""
+    table = defaults(switches().split_attn)
+    within = table.few_cells <= cap <= table.cluster_cells
+    if not rows or not within or schedule == "split" or len(kvs) > 1 or not _int8(kvs):
+        return None
+    for rule in table.few:
+        form = few.form_of(kvs[0], cap, rule.blocks) if rows <= rule.rows else None
+        if form is not None and few.fits(form, rows):
+            return form
+    return None
+
+
 def row_blocks(kvs: Sequence[DeviceKV], rows: int, cap: int, schedule: str, splits: int | None = None) -> int:
     """Blocks that share a row and KV head in one launch of ``rows`` rows whose ids have room for ``cap`` cells, in the
     current state of the switch split_attn."""
+    form = _few_form(kvs, rows, cap, schedule)
+    if form is not None:
+        return form.blocks
     size = 0 if schedule == "split" else _table_cluster(kvs, rows, cap)
     return size or _standing_blocks(kvs, rows, cap, schedule, splits)
 
@@ -217,7 +234,8 @@ def make_plan(
         return reason
     together = 1 if schedule == "step" else max(1, rows)
     geometry = kvs[0].pool.geometry
-    cluster = 0 if schedule == "split" or not rows else _table_cluster(kvs, together, cap)
+    form = _few_form(kvs, together if rows else 0, cap, schedule)
+    cluster = 0 if form is not None or schedule == "split" or not rows else _table_cluster(kvs, together, cap)
     splits = cluster or _standing_blocks(kvs, together if rows else 0, cap, schedule, splits)
     if splits > properties().multiprocessors or together * geometry.n_head_kv * splits > MAX_GRID_X:
         return "geometry"
@@ -247,6 +265,9 @@ def make_plan(
         if with_slots:
             slots = rows_of(4, operands[4], first_row, together) if len(kvs) > 1 else rows_of(4, operands[4], 0, rows)
         for each in sets:
+            if form is not None:
+                launches.append(few.prepared(form, part[0].shape[0], tuple(part[:3]), part[3]))
+                continue
             tried = cluster > 0 or (schedule != "split" and _standing_cluster(each.kv, together, cap, splits))
             launches.append(_prepared(each, (*part[:3], slots), splits, (exchanged, part[3]), cap, tried))
     key = stream_key(stream)

@@ -26,6 +26,14 @@ class Rule(NamedTuple):
     schedule: str
 
 
+class Few(NamedTuple):
+    """A call of ``rows`` rows at most goes through the kernel of few rows (``attend_few``), in clusters of up to
+    ``blocks`` blocks, a cluster for four query heads."""
+
+    rows: int
+    blocks: int
+
+
 class Defaults(NamedTuple):
     """The table of one class of device.
 
@@ -36,6 +44,9 @@ class Defaults(NamedTuple):
                    standing rule of ``attend_exact/plan.py`` holds
     cluster_heads  rows times KV heads of a launch in such clusters at most
     cluster_cells  cells that a row's ids may have room for at most
+    few            rules of int8 attention of few rows of one pool; the first holds whose rows are enough and of which
+                   the device holds all clusters at once. Where none does, ``clusters`` does
+    few_cells      cells that a row's ids must have room for at least; at most ``cluster_cells``
     """
 
     scores: tuple[Rule, ...]
@@ -43,6 +54,8 @@ class Defaults(NamedTuple):
     clusters: tuple[int, ...] = ()
     cluster_heads: int = 0
     cluster_cells: int = 0
+    few: tuple[Few, ...] = ()
+    few_cells: int = 0
 
     def scores_schedule(self, rows: int, max_blocks: int) -> str:
         """The schedule of ``block_scores`` of ``rows`` rows over ``max_blocks`` blocks."""
@@ -121,6 +134,11 @@ H200 = Defaults(
     cluster_heads=32,
     # 2,051 cells were measured. Three blocks hold 2,304 at two cells a lane; more need a third build of the kernel.
     cluster_cells=2304,
+    # ``clusters`` -> this: 1 row 11.9 -> 7.05, without a selected cell 7.7 -> 6.3; 2 rows 11.9 -> 9.2. Three rows in
+    # clusters of 5 blocks, two a multiprocessor, took 12.9 (12.0 by ``clusters``), four 18.9 (13.6).
+    few=(Few(1, 13), Few(2, 8)),
+    # 2,051 cells were measured: up to 2,304 the shares are those of the same two builds.
+    few_cells=2049,
 )
 """Measured on an H200 (132 multiprocessors)."""
 
