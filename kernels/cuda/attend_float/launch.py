@@ -33,6 +33,7 @@ from ..toolchain.host import Argument, DeviceArray, Operand
 from .chunk import CHUNK, offsets_of
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
+from .tensor import plan as tensor
 
 DIMS = (64, 256)
 
@@ -69,7 +70,7 @@ def _refusal(kvs, schedule, scratch, needed):
     """The reason for which a call is refused, or None."""
     geometry = kvs[0].pool.geometry
     codings = {side.coding for kv in kvs for side in (kv.pool.k, kv.pool.v)}
-    if not codings <= set(CODINGS) or (schedule == "split" and codings != {"int8"}):
+    if not codings <= set(CODINGS):
         return "format"
     if schedule == "split" and properties().compute_capability < (8, 0):
         return "device"
@@ -114,6 +115,10 @@ def make_float_plan(
     """
     splits = MAX_SPLITS if schedule == "split" and splits is None else splits
     geometry, pieces = kvs[0].pool.geometry, pieces_of(cap, splits)
+    blocks = 0
+    if schedule == "split" and tensor.fits(kvs):
+        blocks = tensor.blocks_of(kvs, rows, pieces)
+        pieces = pieces if blocks > 1 else 1
     each = row_floats(geometry, pieces)
     together = _together(rows, each, schedule, scratch)
     reason = _refusal(kvs, schedule, scratch, together * each)
@@ -140,7 +145,10 @@ def make_float_plan(
     launches = []
     for first_row in range(0, rows, together):
         count = min(together, rows - first_row)
-        launches += _prepared(kvs, arrays, cap, pieces, splits or 0, first_row, count)
+        if blocks:
+            launches += tensor.tensor_launches(kvs, arrays, cap, pieces, splits or 0, blocks, first_row, count)
+        else:
+            launches += _prepared(kvs, arrays, cap, pieces, splits or 0, first_row, count)
     return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
 
 

@@ -73,6 +73,17 @@ def float_to_half(x: Any) -> Any:
     return int(np.float16(_f32(x)).view(np.uint16))
 
 
+def floats_to_halves(a: Any, b: Any) -> Any:
+    """Bits of ``a`` and ``b`` rounded to halves, ``a`` in the low 16 bits."""
+    return int32(float_to_half(a) | float_to_half(b) << 16)
+
+
+def sub_halves(a: Any, b: Any) -> Any:
+    """a - b of the two halves in each."""
+    x, y = (np.array([int(v) & ALL_BITS], np.uint32).view(np.float16) for v in (a, b))
+    return int32(int((x - y).view(np.uint32)[0]))
+
+
 def ex2_approx(x: Any) -> Any:
     """2^x."""
     return np.exp2(_f32(x))
