@@ -118,7 +118,7 @@ def make_float_plan(
     blocks = 0
     if schedule == "split" and tensor.fits(kvs):
         blocks = tensor.blocks_of(kvs, rows, pieces)
-        pieces = pieces if blocks > 1 else 1
+        pieces = tensor.partials_of(blocks, pieces)
     each = row_floats(geometry, pieces)
     together = _together(rows, each, schedule, scratch)
     reason = _refusal(kvs, schedule, scratch, together * each)

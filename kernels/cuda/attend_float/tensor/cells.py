@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from ...toolchain.compiler import device_function, int32, int64
+from ...toolchain.compiler import cuda, device_function, int32, int64, uint32
 from ...toolchain.ptx import (
     cp_async_16_zfill,
     half_to_float,
+    ld_global_i32,
     ld_global_v2_i32_nc,
     ld_global_v4_i32_nc,
     ld_shared_i32,
@@ -14,12 +15,35 @@ from ...toolchain.ptx import (
 from .layout import CHUNK, THREADS
 
 
+@device_function
+def page_of(cell, table, capacity, page_size):
+    """(physical page of a cell, or -1 where it is none or its page not resident, the cell's place in it). The page is
+    on its way: nothing waits for it before :func:`row_of`."""
+    page, offset = int32(-1), int32(0)
+    if cell >= 0 and cell < capacity:
+        # A division takes as long as a load.
+        if page_size & (page_size - 1) == 0:
+            logical = int32(cell >> (31 - cuda.clz(page_size)))
+        else:
+            logical = int32(uint32(cell) // uint32(page_size))
+        offset = int32(cell - logical * page_size)
+        page = ld_global_i32(table + int64(logical) * 4)
+    return page, offset
+
+
+@device_function
+def row_of(page, offset, page_size, n_head_kv, g):
+    """Row of the pool of what :func:`page_of` found; -1 where that is nothing."""
+    return int32((page * n_head_kv + g) * page_size + offset) if page >= 0 else int32(-1)
+
+
 def copy_of(row_bytes: int) -> Any:
     """``copy(codes, ring, rows, thread)``: the block's share of a chunk's codes from the global address ``codes`` of
     row 0 to the shared address ``ring``, the rows of its cells at ``rows``; zeros for a cell that is not selected,
     whose memory is not read."""
     pieces = row_bytes // 16
     step = THREADS // pieces
+    each = CHUNK // step
 
     @device_function
     def copy(codes, ring, rows, thread):
@@ -27,10 +51,13 @@ def copy_of(row_bytes: int) -> Any:
         to = int32(ring + cell * row_bytes + (piece ^ (cell & 7)) * 16)
         at = int32(rows + cell * 4)
         source = codes + piece * 16
-        for i in range(CHUNK // step):
-            row = ld_shared_i32(int32(at + i * (step * 4)))
-            taken = int32(16 if row >= 0 else 0)
-            cp_async_16_zfill(int32(to + i * (step * row_bytes)), source + int64(max(row, int32(0))) * row_bytes, taken)
+        row = cuda.local.array(each, int32)
+        for i in range(each):
+            row[i] = ld_shared_i32(int32(at + i * (step * 4)))
+        for i in range(each):
+            taken = int32(16 if row[i] >= 0 else 0)
+            first = source + int64(max(row[i], int32(0))) * row_bytes
+            cp_async_16_zfill(int32(to + i * (step * row_bytes)), first, taken)
 
     return copy
 

@@ -1,8 +1,8 @@
 """How the partials of a row's pieces become one: a reference exponent, a sum of powers, values for each head.
 
-Reference exponents are integers, so every factor is a power of two and rounds nothing; the pieces are added one after
-the other in ascending order. A block that has all pieces of a row folds them as the merge does, by the same operations
-on the same numbers, so the bits do not depend on who folds.
+Reference exponents are integers, so every factor is a power of two and rounds nothing. A row has two runs of pieces;
+those of a run are added one after the other in ascending order, and then the runs. A block that has a run folds it as
+the merge does, by the same operations on the same numbers, so the bits do not depend on who folds.
 """
 
 from ...toolchain.compiler import device_function, int32, libdevice
@@ -20,3 +20,9 @@ def factors_of(top, more):
 def folded(x, keep, y, take):
     """x * keep + y * take, each rounded by itself."""
     return libdevice.fadd_rn(libdevice.fmul_rn(x, keep), libdevice.fmul_rn(y, take))
+
+
+@device_function
+def run_of(pieces):
+    """Pieces of the first run."""
+    return int32((pieces + 1) >> 1)

@@ -9,8 +9,8 @@ pieces of one row and KV head, chunk after chunk of 64 cells. Between two barrie
 4. adds the weighted values of the chunk before that (values.py).
 
 So no step waits for one before it. A piece is a run of chunks; its sums are in float32 over the piece's own reference
-exponent. Where the blocks of a row are several, or the output has to be rotated, partials go to the scratch and
-``merge.py`` folds them; else the block folds them itself (fold.py), with the same bits. The cut of a row into pieces
+exponent. Partials of pieces go to the scratch, or the block folds those of a run of pieces (fold.py), and ``merge.py``
+folds what it finds there: the bits are the same. The cut of a row into pieces
 depends on its width and the splits alone. Source: design section 8.
 """
 
@@ -29,7 +29,7 @@ from ...attend_exact.shared_memory import (
     V_CODES,
     V_SCALE,
 )
-from ...toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, libdevice, specialised
+from ...toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised
 from ...toolchain.ptx import (
     cp_async_commit,
     cp_async_wait_0,
@@ -46,11 +46,10 @@ from ...toolchain.ptx import (
     st_shared_i64,
 )
 from ...toolchain.ptx_rows import F1, F3, I1, I2, PtxRow, signature_of
-from ..lanes import row_of
 from ..partial import reached
 from . import outputs, query, scores, values
-from .cells import copy_of, scales_of
-from .fold import factors_of, folded
+from .cells import copy_of, page_of, row_of, scales_of
+from .fold import factors_of, folded, run_of
 from .layout import (
     CHUNK,
     CODE_BYTES,
@@ -64,19 +63,19 @@ from .layout import (
     SCALES,
     SCORES_BYTES,
     THREADS,
-    WARPS,
+    WEIGHERS,
     layout_of,
 )
 from .powers import weigh
 
-PIECES, FOLDED, OUTPUT = range(3)
-"""What a block leaves: a partial of each piece, one of all its pieces, or the output of the row."""
+PIECES, RUNS = range(2)
+"""What a block leaves: a partial of each piece, or of each run of pieces."""
 
 
 @specialised
 def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
-    """The kernel for ``group`` heads to a KV head, at most 12, K and V in these codings; ``result``: PIECES, FOLDED or
-    OUTPUT, the last two for one block a row and KV head.
+    """The kernel for ``group`` heads to a KV head, at most 12, K and V in these codings; ``result``: PIECES, or RUNS
+    for one or two blocks a row and KV head.
 
     Its arguments: ``q``, ``out`` [rows, n_head, 256], ``ids`` [rows, cap], ``steps`` [rows, 4], ``slots`` [rows],
     ``scratch`` (``merge.py`` says how partials lie in it), ``pools`` (MAX_POOLS * POOL_FIELDS int64), the slot of the
@@ -91,7 +90,7 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
     load_k_scales, store_k_scales = scales_of(k_scales, False)
     load_v_scales, store_v_scales = scales_of(v_scales, True)
     load_query, store_query, take_query = query.parts_of(k_coding, group)
-    score, add_values, put = scores.make(k_coding), values.make(v_coding), outputs.make(v_coding, group)
+    score, (range_of, add_values), put = scores.make(k_coding), values.make(v_coding), outputs.make(v_coding, group)
     query_registers = PRODUCTS[k_coding] * QUERY_WORDS[k_coding]
     resident = 2 if at.end <= 113 * 1024 else 1
 
@@ -99,6 +98,10 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
     def of_pool(shared, i):
         """Field ``i`` of the pool; they wait in shared memory, since registers are few."""
         return ld_shared_i64(int32(shared + at.fields + i * 8))
+
+    @device_function
+    def keep_field(shared, pools, which, i):
+        st_shared_i64(int32(shared + at.fields + i * 8), field(pools, which, i))
 
     @device_function
     def load_scales(raw, shared, row, thread):
@@ -114,6 +117,23 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
             store_k_scales(raw, int32(shared + at.k_scale + (chunk & 1) * k_scale_bytes), thread)
         if v_scales > 0 and thread >= CHUNK and thread < 2 * CHUNK:
             store_v_scales(raw, int32(shared + at.v_scale + (chunk & 3) * v_scale_bytes), int32(thread - CHUNK))
+
+    @device_function
+    def partial(scratch, n_pieces, g, n_head_kv, piece):
+        """Address of the values of a partial."""
+        index = (int64(cuda.blockIdx.z) * n_head_kv + g) * n_pieces + piece
+        return global_base(scratch) + index * (group * DIM * 4)
+
+    @device_function
+    def all_numbers(n_pieces, n_head_kv):
+        """Bytes of one number for each head of every partial of the launch."""
+        return int64(cuda.gridDim.z) * n_head_kv * n_pieces * (group * 4)
+
+    @device_function
+    def numbers_of(scratch, n_pieces, g, n_head_kv, piece):
+        """Address of the reference exponents of a partial; the sums of powers lie ``all_numbers`` behind them."""
+        index = (int64(cuda.blockIdx.z) * n_head_kv + g) * n_pieces + piece
+        return global_base(scratch) + all_numbers(n_pieces, n_head_kv) * DIM + index * (group * 4)
 
     @device_function
     def rows_of(shared, chunk):
@@ -136,9 +156,11 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
         width = ld_global_i32_nc(global_base(steps) + int64(row) * 16 + 12)
         width = int32(max(min(width, cap), 0))
         length, n_reached = reached(width, splits)
+        # A run is half of the pieces, whichever block has it.
+        run = run_of(n_reached)
         share = int32((n_reached + cuda.gridDim.x - 1) // cuda.gridDim.x)
         piece = int32(cuda.blockIdx.x * share)
-        if result == PIECES and piece >= n_reached:
+        if piece >= n_reached:
             return
         # A row's first head, among heads.
         first_head = int64(row * n_head_kv + g) * group
@@ -151,17 +173,23 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
         selection = global_base(ids) + int64(row) * int64(cap) * 4
         table, cells = field(pools, which, TABLE), int32(field(pools, which, CELLS_OF_TABLE))
         page_size = int32(field(pools, which, PAGE_SIZE))
-        for i in range(POOL_FIELDS):
-            if thread == i:
-                st_shared_i64(int32(shared + at.fields + i * 8), field(pools, which, i))
-        if thread == POOL_FIELDS:
+        if thread == 0:
+            # One by one: a tuple that a loop's number indexes takes a branch for each.
+            keep_field(shared, pools, which, K_CODES)
+            keep_field(shared, pools, which, K_SCALE)
+            keep_field(shared, pools, which, V_CODES)
+            keep_field(shared, pools, which, V_SCALE)
+            keep_field(shared, pools, which, TABLE)
+            keep_field(shared, pools, which, CELLS_OF_TABLE)
+            keep_field(shared, pools, which, PAGE_SIZE)
             st_shared_i64(int32(shared + at.fields + POOL_FIELDS * 8), selection)
         # Lanes 128 to 191 go on looking up cells, a chunk ahead of their rows.
         cell = int32(-1)
         if thread < 3 * CHUNK and begin + thread < end:
             cell = ld_global_i32_nc(selection + int64(begin + thread) * 4)
         if thread < 2 * CHUNK:
-            found = row_of(cell, table, cells, page_size, n_head_kv, g)
+            page, offset = page_of(cell, table, cells, page_size)
+            found = row_of(page, offset, page_size, n_head_kv, g)
             st_shared_i32(int32(rows_of(shared, int32(thread >> 6)) + (thread & 63) * 4), found)
         place = int32(thread - 2 * CHUNK)
         if warp >= 4:
@@ -196,8 +224,8 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
         total = cuda.local.array(16, float32)
         for i in range(16):
             acc[i], total[i] = float32(0), float32(0)
-        # Reference and mass: of this warp's heads in powers, and of the lane's heads g and 8 + g in what is folded.
-        top_0, top_1, mass_0, mass_1 = int32(NO_TOP), int32(NO_TOP), float32(0), float32(0)
+        # Reference and mass: of the lane's head in powers, and of its heads g and 8 + g in what is folded.
+        top, mass = int32(NO_TOP), float32(0)
         top_low, top_high, mass_low, mass_high = int32(NO_TOP), int32(NO_TOP), float32(0), float32(0)
         # Chunks of the piece that powers and values have done.
         weighed, added = int32(0), int32(0)
@@ -218,19 +246,17 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
                     thread,
                 )
             cp_async_commit()
-            found = int32(-1)
+            scale, up, down = int32(0), float32(0), float32(0)
+            if n >= 2:
+                scales = int32(shared + at.v_scale + ((n - 2) & 3) * v_scale_bytes)
+                scale, up, down = range_of(scales, quarter, half, lane)
+            page, offset = int32(-1), int32(0)
             if n + 1 < n_chunks:
                 own_row = ld_shared_i32(int32(rows_of(shared, int32(n + 1)) + (thread & 63) * 4))
                 load_scales(raw, shared, own_row, thread)
                 if place >= 0 and place < CHUNK:
-                    found = row_of(
-                        cell,
-                        of_pool(shared, TABLE),
-                        int32(of_pool(shared, CELLS_OF_TABLE)),
-                        int32(of_pool(shared, PAGE_SIZE)),
-                        n_head_kv,
-                        g,
-                    )
+                    table, cells = of_pool(shared, TABLE), int32(of_pool(shared, CELLS_OF_TABLE))
+                    page, offset = page_of(cell, table, cells, int32(of_pool(shared, PAGE_SIZE)))
                     following = int32(begin + (n + 3) * CHUNK + place)
                     cell = int32(-1)
                     if following < end:
@@ -256,40 +282,9 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
                 fresh = weighed == 0
                 weighed = int32(weighed + 1)
                 last = weighed == length or n == n_chunks
-                if warp < group:
-                    top_0, mass_0 = weigh(
-                        parts,
-                        powers,
-                        rows,
-                        factors,
-                        poison,
-                        fades,
-                        tops,
-                        masses,
-                        warp,
-                        lane,
-                        top_0,
-                        mass_0,
-                        fresh,
-                        last,
-                    )
-                if warp + WARPS < group:
-                    other = int32(warp + WARPS)
-                    top_1, mass_1 = weigh(
-                        parts,
-                        powers,
-                        rows,
-                        factors,
-                        poison,
-                        fades,
-                        tops,
-                        masses,
-                        other,
-                        lane,
-                        top_1,
-                        mass_1,
-                        fresh,
-                        last,
+                if warp < WEIGHERS:
+                    top, mass = weigh(
+                        parts, powers, rows, factors, poison, fades, tops, masses, warp, lane, top, mass, fresh, last
                     )
                 if last:
                     weighed = int32(0)
@@ -298,13 +293,15 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
                 add_values(
                     acc,
                     int32(shared + at.v + odd * v_bytes),
-                    int32(shared + at.v_scale + ((n - 2) & 3) * v_scale_bytes),
+                    scale,
                     int32(shared + at.powers + odd * POWERS_BYTES),
                     int32(shared + at.fades + odd * HEAD_WORDS),
                     quarter,
                     half,
                     lane,
                     added == 0,
+                    up,
+                    down,
                 )
                 added = int32(added + 1)
                 if added == length or n == n_chunks + 1:
@@ -312,15 +309,13 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
                     tops, masses = int32(shared + at.tops + odd * HEAD_WORDS), int32(at.masses + odd * HEAD_WORDS)
                     masses = int32(shared + masses)
                     if result == PIECES:
-                        # Partials of the row, then of the KV head, then of the piece.
-                        index = (int64(cuda.blockIdx.z) * n_head_kv + g) * n_pieces + piece
-                        heads = int64(cuda.gridDim.z) * n_head_kv * n_pieces * group
-                        to = global_base(scratch) + index * (group * DIM * 4)
+                        to = partial(scratch, n_pieces, g, n_head_kv, piece)
                         put(to + int64(quarter * 256 + half * 128), acc, lane)
                         if thread < group:
-                            to = global_base(scratch) + (heads * DIM + index * group + thread) * 4
+                            to = numbers_of(scratch, n_pieces, g, n_head_kv, piece) + thread * 4
                             st_global_i32(to, ld_shared_i32(int32(tops + thread * 4)))
-                            st_global_f32(to + heads * 4, ld_shared_f32(int32(masses + thread * 4)))
+                            to += all_numbers(n_pieces, n_head_kv)
+                            st_global_f32(to, ld_shared_f32(int32(masses + thread * 4)))
                         piece = int32(piece + 1)
                     else:
                         head = int32((lane >> 2) * 4)
@@ -334,35 +329,35 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
                             total[i + 1] = folded(total[i + 1], keep, acc[i + 1], take)
                             total[i + 2] = folded(total[i + 2], keep_high, acc[i + 2], take_high)
                             total[i + 3] = folded(total[i + 3], keep_high, acc[i + 3], take_high)
+                        piece = int32(piece + 1)
+                        if piece == run or n == n_chunks + 1:
+                            which_run = int32(0) if piece <= run else int32(1)
+                            to = partial(scratch, n_pieces, g, n_head_kv, which_run)
+                            put(to + int64(quarter * 256 + half * 128), total, lane)
+                            if warp == 0 and lane & 3 == 0:
+                                to = numbers_of(scratch, n_pieces, g, n_head_kv, which_run) + lane
+                                if lane >> 2 < group:
+                                    st_global_i32(to, top_low)
+                                    st_global_f32(to + all_numbers(n_pieces, n_head_kv), mass_low)
+                                if (lane >> 2) + 8 < group:
+                                    st_global_i32(to + 32, top_high)
+                                    st_global_f32(to + all_numbers(n_pieces, n_head_kv) + 32, mass_high)
+                            top_low, top_high, mass_low, mass_high = (
+                                int32(NO_TOP),
+                                int32(NO_TOP),
+                                float32(0),
+                                float32(0),
+                            )
+                            for i in range(16):
+                                total[i] = float32(0)
             if n + 1 < n_chunks:
                 store_scales(raw, shared, int32(n + 1), thread)
                 if place >= 0 and place < CHUNK:
+                    found = row_of(page, offset, int32(of_pool(shared, PAGE_SIZE)), n_head_kv, g)
                     st_shared_i32(int32(rows_of(shared, int32(n + 2)) + place * 4), found)
             cp_async_wait_0()
             cuda.syncthreads()
             n = int32(n + 1)
-
-        if result == OUTPUT:
-            low = mass_low if mass_low != float32(0) else float32(1)
-            high = mass_high if mass_high != float32(0) else float32(1)
-            for i in range(0, 16, 4):
-                total[i] = libdevice.fdiv_rn(total[i], low)
-                total[i + 1] = libdevice.fdiv_rn(total[i + 1], low)
-                total[i + 2] = libdevice.fdiv_rn(total[i + 2], high)
-                total[i + 3] = libdevice.fdiv_rn(total[i + 3], high)
-            put(global_base(out) + first_head * (DIM * 4) + int64(quarter * 256 + half * 128), total, lane)
-        if result == FOLDED:
-            index = int64(cuda.blockIdx.z) * n_head_kv + g
-            heads = int64(cuda.gridDim.z) * n_head_kv * group
-            put(global_base(scratch) + index * (group * DIM * 4) + int64(quarter * 256 + half * 128), total, lane)
-            if warp == 0 and lane & 3 == 0:
-                to = global_base(scratch) + (heads * DIM + index * group + (lane >> 2)) * 4
-                if lane >> 2 < group:
-                    st_global_i32(to, top_low)
-                    st_global_f32(to + heads * 4, mass_low)
-                if (lane >> 2) + 8 < group:
-                    st_global_i32(to + 32, top_high)
-                    st_global_f32(to + heads * 4 + 32, mass_high)
 
     return attend_tensor
 
@@ -372,8 +367,7 @@ def ptx_rows() -> Iterator[PtxRow]:
     signature = signature_of(F3, I2, I2, I1, F1, F3, "UniTuple(int64, 28)", *["int64"] * 6)
     expect = "mma.sync.aligned.m16n8k16", "cp.async.cg.shared.global"
     for codings in (("int8", "int8"), ("q4_0", "q4_0"), ("int8", "q4_0"), ("fp16", "fp16")):
-        results = (PIECES, FOLDED if codings[1] == "q4_0" else OUTPUT)
-        for result in results:
+        for result in (PIECES, RUNS):
             name = f"attend_tensor_{'_'.join(codings)}{'_pieces' * (result == PIECES)}"
             made = tensor_kernel.build(12, *codings, result)
             yield PtxRow(name, made, signature, exact=False, expect=expect, minimum=(8, 0))

@@ -17,6 +17,9 @@ CHUNK = 64
 WARPS = 8
 THREADS = 32 * WARPS
 
+WEIGHERS = HEADS // 2
+"""Warps that make powers, of two heads each."""
+
 QUARTERS = 4
 """Parts of 64 dims, each the work of two warps: half of a chunk's cells in scores, half of the dims in values."""
 

@@ -12,14 +12,13 @@ from ...attend_exact.shared_memory import DIM, HEADS
 from ...common.pools import fields_of, sets_of
 from ...device.containers import DeviceKV
 from ...toolchain.compiler import prepare, properties
-from .kernel import FOLDED, OUTPUT, PIECES, tensor_kernel
+from .kernel import PIECES, RUNS, tensor_kernel
 from .layout import THREADS, layout_of
 from .merge import WARPS as MERGE_WARPS
 from .merge import merge_tensor_kernel
 
-LEAST_SHARED = 3
-"""Blocks that share a row at least, else one has it whole: partials of every piece cost more than a second block
-gains."""
+RUNS_OF_ROW = 2
+"""Blocks of a row up to which they leave partials of the two runs, not of every piece."""
 
 
 def _shared(kvs):
@@ -42,8 +41,13 @@ def blocks_of(kvs: Sequence[DeviceKV], rows: int, pieces: int) -> int:
     with as many pieces as another."""
     device = properties()
     resident = min(2, max(1, device.shared_per_multiprocessor // (_shared(kvs) + 1024)))
-    wave = min(resident * device.multiprocessors // max(1, rows * kvs[0].pool.geometry.n_head_kv), pieces)
-    return 1 if wave < min(LEAST_SHARED, pieces) else -(-pieces // -(-pieces // wave))
+    wave = max(1, min(resident * device.multiprocessors // max(1, rows * kvs[0].pool.geometry.n_head_kv), pieces))
+    return -(-pieces // -(-pieces // wave))
+
+
+def partials_of(blocks: int, pieces: int) -> int:
+    """Partials of a row and KV head in the scratch."""
+    return pieces if blocks > RUNS_OF_ROW else RUNS_OF_ROW
 
 
 def row_floats(geometry: Geometry, pieces: int) -> int:
@@ -57,7 +61,7 @@ def tensor_launches(
     """The launches of ``rows`` rows from ``first_row`` on, ``blocks`` for each row and KV head.
 
     arrays  the arguments q, ids, steps, slots, scratch and out, by these names
-    pieces  of a row that its ids have room for, or 1 where a row has one block
+    pieces  partials of a row and KV head in the scratch
     """
     g = kvs[0].pool.geometry
     sets, launches = sets_of(kvs), []
@@ -66,7 +70,7 @@ def tensor_launches(
         side_k, side_v = held[0].pool.k.coding, held[0].pool.v.coding
         # 0 pools: every row reads the one there is.
         numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
-        result = PIECES if blocks > 1 else FOLDED if side_v == "q4_0" else OUTPUT
+        result = PIECES if blocks > RUNS_OF_ROW else RUNS
         kernel = tensor_kernel(g.group, side_k, side_v, result)
         inputs = arrays.q, arrays.ids, arrays.steps, arrays.slots, arrays.scratch, arrays.out
         arguments = (*inputs, fields_of(first_slot, len(held)), *numbers)
@@ -76,9 +80,9 @@ def tensor_launches(
         sets = [(0, kvs)]
     for first_slot, held in sets:
         turned = held[0].pool.v.coding == "q4_0"
-        if blocks > 1 or turned:
-            numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
-            arguments = arrays.scratch, arrays.steps, arrays.slots, arrays.out, *numbers
-            grid = -(-g.n_head // MERGE_WARPS), rows
-            launches.append(prepare(merge_tensor_kernel(g.group, turned), grid, 32 * MERGE_WARPS, arguments))
+        numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
+        arguments = arrays.scratch, arrays.steps, arrays.slots, arrays.out, *numbers
+        units = g.n_head if turned else 2 * g.n_head
+        kernel = merge_tensor_kernel(g.group, turned, blocks <= RUNS_OF_ROW)
+        launches.append(prepare(kernel, (-(-units // MERGE_WARPS), rows), 32 * MERGE_WARPS, arguments))
     return launches

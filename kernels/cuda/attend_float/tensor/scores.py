@@ -12,7 +12,7 @@ from ...attend_exact.scores import nibbles
 from ...common.scalar import rounded_dot
 from ...toolchain.compiler import cuda, device_function, float32, int32
 from ...toolchain.ptx import ld_shared_f32, ldmatrix_x4, mma_f16, mma_s8, st_shared_f32
-from .layout import CHUNK, CODE_BYTES, PART_BYTES, SCORE_ROW
+from .layout import CHUNK, CODE_BYTES, PART_BYTES, QUARTERS, SCALES, SCORE_ROW
 
 
 @device_function
@@ -44,31 +44,36 @@ def dots(acc, at):
     )
 
 
-def _fp16() -> Any:
-    row_bytes = CODE_BYTES["fp16"]
+@device_function
+def load_tiles(a, row, first_piece, turn, up, steps, row_bytes):
+    """K of two tiles of 16 cells, ``steps`` of 32 bytes each, to the local ``a`` [2 * steps * 4]: all loads before the
+    first product."""
+    for tile in range(2):
+        for step in range(steps):
+            n = (tile * steps + step) * 4
+            at = int32(row + tile * 16 * row_bytes + ((first_piece + step * 2 + up) ^ turn) * 16)
+            a[n], a[n + 1], a[n + 2], a[n + 3] = ldmatrix_x4(at)
 
+
+def _fp16() -> Any:
     @device_function
-    def tile_parts(q, ring, scales, part, quarter, first, lane):
-        g, t = int32(lane >> 2), int32(lane & 3)
-        row = int32(ring + (first + (lane & 15)) * row_bytes)
-        turn, up = int32(lane & 7), int32(lane >> 4)
+    def tile_parts(a, at, q, scale, part, cell, t):
         total, acc = cuda.local.array(12, float32), cuda.local.array(12, float32)
         for i in range(12):
             total[i] = float32(0)
         for step in range(4):
-            a0, a1, a2, a3 = ldmatrix_x4(int32(row + ((quarter * 8 + step * 2 + up) ^ turn) * 16))
+            k = at + step * 4
             for product in range(3):
                 n, b = product * 4, product * 8 + step * 2
                 if step % 2 == 0:
                     for i in range(4):
                         acc[n + i] = float32(0)
                 acc[n], acc[n + 1], acc[n + 2], acc[n + 3] = mma_f16(
-                    a0, a1, a2, a3, q[b], q[b + 1], acc[n], acc[n + 1], acc[n + 2], acc[n + 3]
+                    a[k], a[k + 1], a[k + 2], a[k + 3], q[b], q[b + 1], acc[n], acc[n + 1], acc[n + 2], acc[n + 3]
                 )
                 if step % 2 == 1:
                     for i in range(4):
                         total[n + i] += acc[n + i]
-        cell = int32(first + g)
         put(part, cell, t, total[0] + total[4], total[1] + total[5], total[8] + total[9])
         put(part, int32(cell + 8), t, total[2] + total[6], total[3] + total[7], total[10] + total[11])
 
@@ -76,55 +81,40 @@ def _fp16() -> Any:
 
 
 def _int8() -> Any:
-    row_bytes = CODE_BYTES["int8"]
-
     @device_function
-    def tile_parts(q, ring, scales, part, quarter, first, lane):
-        g, t = int32(lane >> 2), int32(lane & 3)
-        row = int32(ring + (first + (lane & 15)) * row_bytes)
-        turn, up = int32(lane & 7), int32(lane >> 4)
+    def tile_parts(a, at, q, scale, part, cell, t):
         acc = cuda.local.array(20, int32)
         for i in range(20):
             acc[i] = int32(0)
-        a0, a1, a2, a3 = ldmatrix_x4(int32(row + ((quarter * 4 + up) ^ turn) * 16))
-        bytes_times(acc, q, 0, a0, a1, a2, a3)
-        a0, a1, a2, a3 = ldmatrix_x4(int32(row + ((quarter * 4 + 2 + up) ^ turn) * 16))
-        bytes_times(acc, q, 1, a0, a1, a2, a3)
-        scale = int32(scales + (quarter * CHUNK + first + g) * 4)
-        k, cell = ld_shared_f32(scale), int32(first + g)
+        bytes_times(acc, q, 0, a[at], a[at + 1], a[at + 2], a[at + 3])
+        bytes_times(acc, q, 1, a[at + 4], a[at + 5], a[at + 6], a[at + 7])
+        k, k_next = ld_shared_f32(scale), ld_shared_f32(int32(scale + 32))
         x0, x1, x2 = dots(acc, 0)
         put(part, cell, t, x0 * k, x1 * k, x2 * k)
-        k = ld_shared_f32(int32(scale + 32))
         x0, x1, x2 = dots(acc, 2)
-        put(part, int32(cell + 8), t, x0 * k, x1 * k, x2 * k)
+        put(part, int32(cell + 8), t, x0 * k_next, x1 * k_next, x2 * k_next)
 
     return tile_parts
 
 
 def _q4_0() -> Any:
-    row_bytes = CODE_BYTES["q4_0"]
-
     @device_function
-    def tile_parts(q, ring, scales, part, quarter, first, lane):
-        g, t = int32(lane >> 2), int32(lane & 3)
-        row = int32(ring + (first + (lane & 15)) * row_bytes)
-        turn, up = int32(lane & 7), int32(lane >> 4)
+    def tile_parts(a, at, q, scale, part, cell, t):
         acc, other = cuda.local.array(20, int32), cuda.local.array(20, int32)
         for i in range(20):
             acc[i], other[i] = int32(0), int32(0)
         # Two groups: of each the low nibbles are 16 dims and the high ones the 16 after them.
-        r0, r1, r2, r3 = ldmatrix_x4(int32(row + ((quarter * 2 + up) ^ turn) * 16))
+        r0, r1, r2, r3 = a[at], a[at + 1], a[at + 2], a[at + 3]
         bytes_times(acc, q, 0, nibbles(r0), nibbles(r1), nibbles(int32(r0 >> 4)), nibbles(int32(r1 >> 4)))
         bytes_times(other, q, 1, nibbles(r2), nibbles(r3), nibbles(int32(r2 >> 4)), nibbles(int32(r3 >> 4)))
-        scale = int32(scales + (quarter * (2 * CHUNK) + first + g) * 4)
-        k, k_next, cell = ld_shared_f32(scale), ld_shared_f32(int32(scale + CHUNK * 4)), int32(first + g)
+        k, l_ = ld_shared_f32(scale), ld_shared_f32(int32(scale + CHUNK * 4))
         x0, x1, x2 = dots(acc, 0)
         y0, y1, y2 = dots(other, 0)
-        put(part, cell, t, x0 * k + y0 * k_next, x1 * k + y1 * k_next, x2 * k + y2 * k_next)
-        k, k_next = ld_shared_f32(int32(scale + 32)), ld_shared_f32(int32(scale + (CHUNK * 4 + 32)))
+        put(part, cell, t, x0 * k + y0 * l_, x1 * k + y1 * l_, x2 * k + y2 * l_)
+        k, l_ = ld_shared_f32(int32(scale + 32)), ld_shared_f32(int32(scale + (CHUNK * 4 + 32)))
         x0, x1, x2 = dots(acc, 2)
         y0, y1, y2 = dots(other, 2)
-        put(part, int32(cell + 8), t, x0 * k + y0 * k_next, x1 * k + y1 * k_next, x2 * k + y2 * k_next)
+        put(part, int32(cell + 8), t, x0 * k + y0 * l_, x1 * k + y1 * l_, x2 * k + y2 * l_)
 
     return tile_parts
 
@@ -135,11 +125,20 @@ def make(coding: str) -> Any:
     ``q``: registers of the query; ``ring``, ``scales``: the chunk's K and its scales; ``parts``: where parts go.
     """
     tile_parts = {"int8": _int8, "q4_0": _q4_0, "fp16": _fp16}[coding]()
+    row_bytes, groups = CODE_BYTES[coding], SCALES[coding] // QUARTERS
+    # Loads of 32 bytes of a cell that a quarter's 64 dims take.
+    steps = row_bytes // (QUARTERS * 32)
+    words, second = 8 * steps, 4 * steps
 
     @device_function
     def score(q, ring, scales, parts, quarter, half, lane):
-        part = int32(parts + quarter * PART_BYTES)
-        tile_parts(q, ring, scales, part, quarter, int32(half * 32), lane)
-        tile_parts(q, ring, scales, part, quarter, int32(half * 32 + 16), lane)
+        g, t = int32(lane >> 2), int32(lane & 3)
+        a = cuda.local.array(words, int32)
+        row = int32(ring + (half * 32 + (lane & 15)) * row_bytes)
+        load_tiles(a, row, int32(quarter * (2 * steps)), int32(lane & 7), int32(lane >> 4), steps, row_bytes)
+        part, cell = int32(parts + quarter * PART_BYTES), int32(half * 32 + g)
+        scale = int32(scales + (quarter * (groups * CHUNK) + cell) * 4)
+        tile_parts(a, 0, q, scale, part, cell, t)
+        tile_parts(a, second, q, int32(scale + 64), part, int32(cell + 16), t)
 
     return score

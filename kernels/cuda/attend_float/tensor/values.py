@@ -146,8 +146,13 @@ def _range_plain(scale, lane):
 
 
 def make(coding: str) -> Any:
-    """``add(acc, ring, scales, powers, fades, quarter, half, lane, fresh)``: a chunk's weighted V onto the local
-    ``acc`` [16], which begins anew where ``fresh``; ``ring``, ``scales``: the chunk's V and its scales."""
+    """(range_of, add).
+
+    ``add(acc, ring, scale, powers, fades, quarter, half, lane, fresh, up, down)``: a chunk's weighted V onto the local
+    ``acc`` [16], which begins anew where ``fresh``. ``ring``: the chunk's V; ``scale``: those of its scales that the
+    warp's dims have, which ``range_of(scales, quarter, half, lane)`` gives with ``up`` and ``down``, the power of two
+    that takes weights to halves and the one back.
+    """
     row_bytes = CODE_BYTES[coding]
     products = {"int8": _int8, "q4_0": _q4_0, "fp16": _fp16}[coding]
     ranges, weights = (_range_plain, _weights_plain) if coding == "fp16" else (_range_scaled, _weights_scaled)
@@ -156,10 +161,23 @@ def make(coding: str) -> Any:
     by_quarter, by_half = (1, 0) if coding == "int8" else (2, 1)
 
     @device_function
-    def add(acc, ring, scales, powers, fades, quarter, half, lane, fresh):
-        g, t = int32(lane >> 2), int32(lane & 3)
+    def add_half(acc, part, power, scale, t, up, down, row, piece, turn):
+        """Half of the chunk's cells."""
+        a = cuda.local.array(16, int32)
+        at = int32(part * 128)
+        weights(a, 0, int32(power + at), int32(scale + t * 16 + at), up)
+        weights(a, 4, int32(power + at + 64), int32(scale + t * 16 + at + 64), up)
+        products(acc, a, int32(row + part * (32 * row_bytes)), piece, turn, down)
+
+    @device_function
+    def range_of(scales, quarter, half, lane):
         scale = int32(scales + (quarter * by_quarter + half * by_half) * (CHUNK * 4))
         up, down = ranges(scale, lane)
+        return scale, up, down
+
+    @device_function
+    def add(acc, ring, scale, powers, fades, quarter, half, lane, fresh, up, down):
+        g, t = int32(lane >> 2), int32(lane & 3)
         low, high = ld_shared_f32(int32(fades + g * 4)), ld_shared_f32(int32(fades + g * 4 + 32))
         for i in range(0, 16, 4):
             acc[i] = float32(0) if fresh else acc[i] * low
@@ -169,12 +187,7 @@ def make(coding: str) -> Any:
         piece, turn = int32((quarter * 2 + half) * pieces), int32(lane & 7)
         power = int32(powers + g * POWER_ROW + t * 16)
         row = int32(ring + lane * row_bytes)
-        for part in range(2):
-            # Half of the chunk's cells.
-            a = cuda.local.array(16, int32)
-            at = int32(part * 128)
-            weights(a, 0, int32(power + at), int32(scale + t * 16 + at), up)
-            weights(a, 4, int32(power + at + 64), int32(scale + t * 16 + at + 64), up)
-            products(acc, a, int32(row + part * (32 * row_bytes)), piece, turn, down)
+        add_half(acc, 0, power, scale, t, up, down, row, piece, turn)
+        add_half(acc, 1, power, scale, t, up, down, row, piece, turn)
 
-    return add
+    return range_of, add
