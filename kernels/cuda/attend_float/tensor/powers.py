@@ -47,9 +47,9 @@ def score_of(t, factor, row):
 
 @device_function
 def weigh(parts, powers, rows, factors, poison, fades, tops, masses, warp, lane, top, mass, fresh, last):
-    """Powers of a chunk, whose cells' rows stand at ``rows``, for head ``warp`` in lanes 0 to 15 and the WEIGHERSth after
-    it in the others; (reference, the lane's sum of powers) of the piece so far, which begins where ``fresh`` and ends
-    where ``last``: then both go to ``tops`` and ``masses``."""
+    """Powers of a chunk, whose cells' rows stand at ``rows``: of head ``warp`` in lanes 0 to 15, in the others of the
+    one WEIGHERS after it. Returns (reference, the lane's sum of powers) of the piece so far, which begins where
+    ``fresh`` and ends where ``last``: then both go to ``tops`` and ``masses``."""
     head, lane = int32(warp + (lane >> 4) * WEIGHERS), int32(lane & 15)
     at = int32(parts + head * (SCORE_ROW * 4) + lane * 16)
     s0, s1, s2, s3 = ld_shared_v4_f32(at)
