@@ -12,8 +12,10 @@ schedule    pieces of a row                 launches
 
 The first four give the same bits row by row. ``split`` differs from them by rounding; its cut depends on the row's
 width alone, never on the rows beside it or on the device, which decide only how many blocks share the pieces: a row's
-bits must not depend on its batch. Slots of different formats take a launch per slot. Widths, ids and page tables are
-read on the device: a captured graph follows them. Source: design section 8.
+bits must not depend on its batch. Its form on tensor cores (``tensor``) takes every format, for heads of 256 dims and
+at most 12 of them to a KV head, on a device of compute capability 8.0 whose blocks have the shared memory; else it has
+the standing kernels, for int8 alone, and by them other bits. Slots of different formats take a launch per slot. Widths,
+ids and page tables are read on the device: a captured graph follows them. Source: design section 8.
 """
 
 from collections.abc import Sequence
@@ -70,7 +72,7 @@ def _refusal(kvs, schedule, scratch, needed):
     """The reason for which a call is refused, or None."""
     geometry = kvs[0].pool.geometry
     codings = {side.coding for kv in kvs for side in (kv.pool.k, kv.pool.v)}
-    if not codings <= set(CODINGS):
+    if not codings <= set(CODINGS) or (schedule == "split" and codings != {"int8"} and not tensor.fits(kvs)):
         return "format"
     if schedule == "split" and properties().compute_capability < (8, 0):
         return "device"
@@ -218,10 +220,10 @@ def attend_float(
     stream    a CuPy stream; None: the current one
 
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
-    Returns False before any launch for a format of no device pool and, in the split schedule, one other than int8
-    (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 64 and 256 or more heads
-    than shared memory holds (``geometry``), and for a scratch that is too small, strided or of another type
-    (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
+    Returns False before any launch for a format of no device pool and, in the split schedule off the tensor cores, one
+    other than int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 64 and
+    256 or more heads than shared memory holds (``geometry``), and for a scratch that is too small, strided or of
+    another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
     """
     kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
     key, plan = _plans.find(

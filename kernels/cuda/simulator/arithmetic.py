@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .numbers import ALL_BITS, bits, from_bits, int32
+from .state import requires
 
 _f32 = np.float32
 
@@ -75,6 +76,7 @@ def float_to_half(x: Any) -> Any:
 
 def floats_to_halves(a: Any, b: Any) -> Any:
     """Bits of ``a`` and ``b`` rounded to halves, ``a`` in the low 16 bits."""
+    requires((8, 0), "cvt.rn.f16x2.f32")
     return int32(float_to_half(a) | float_to_half(b) << 16)
 
 
