@@ -29,8 +29,8 @@ def run(q, kv, ids, steps, slots=None, multiprocessors=132, **options):
     out = np.full(q.shape, np.nan, np.float32)
     held = kv if isinstance(kv, list) else [kv]
     properties = replace(simulator.settings.properties, multiprocessors=multiprocessors)
-    shape = module.scratch_shape(len(q), ids.shape[1], held[0].pool.geometry, 20)
-    scratch = np.full((max(shape[0], 2 * len(q) * held[0].pool.geometry.n_head * 258),), np.nan, np.float32)
+    shape = module.scratch_shape(len(q), ids.shape[1], held[0].pool.geometry, options.get("splits", 20))
+    scratch = np.full(shape, np.nan, np.float32)
     with simulator.configured(properties=properties):
         module._plans.clear()
         kvs = device.to_device(kv)

@@ -366,8 +366,14 @@ def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F3, I2, I2, I1, F1, F3, "UniTuple(int64, 28)", *["int64"] * 6)
     expect = "mma.sync.aligned.m16n8k16", "cp.async.cg.shared.global"
-    for codings in (("int8", "int8"), ("q4_0", "q4_0"), ("int8", "q4_0"), ("fp16", "fp16")):
-        for result in (PIECES, RUNS):
-            name = f"attend_tensor_{'_'.join(codings)}{'_pieces' * (result == PIECES)}"
-            made = tensor_kernel.build(12, *codings, result)
-            yield PtxRow(name, made, signature, exact=False, expect=expect, minimum=(8, 0))
+    builds = (
+        ("int8", ("int8", "int8"), RUNS),
+        ("int8_pieces", ("int8", "int8"), PIECES),
+        ("fp16", ("fp16", "fp16"), RUNS),
+        ("fp16_pieces", ("fp16", "fp16"), PIECES),
+        ("k8v4", ("int8", "q4_0"), RUNS),
+        ("q4_0_pieces", ("q4_0", "q4_0"), PIECES),
+    )
+    for name, codings, result in builds:
+        made = tensor_kernel.build(12, *codings, result)
+        yield PtxRow(f"attend_tensor_{name}", made, signature, exact=False, expect=expect, minimum=(8, 0))

@@ -47,7 +47,7 @@ def blocks_of(kvs: Sequence[DeviceKV], rows: int, pieces: int) -> int:
 
 def partials_of(blocks: int, pieces: int) -> int:
     """Partials of a row and KV head in the scratch."""
-    return pieces if blocks > RUNS_OF_ROW else RUNS_OF_ROW
+    return pieces if blocks > RUNS_OF_ROW else min(pieces, RUNS_OF_ROW)
 
 
 def row_floats(geometry: Geometry, pieces: int) -> int:
