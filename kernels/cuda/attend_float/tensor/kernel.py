@@ -12,6 +12,8 @@ So no step waits for one before it. A piece is a run of chunks; its sums are in 
 exponent. Partials of pieces go to the scratch, or the block folds those of a run of pieces (fold.py), and ``merge.py``
 folds what it finds there: the bits are the same. The cut of a row into pieces
 depends on its width and the splits alone. Source: design section 8.
+
+One file: it holds one kernel, whose parts are in the files above already.
 """
 
 from collections.abc import Iterator
@@ -366,6 +368,11 @@ def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     signature = signature_of(F3, I2, I2, I1, F1, F3, "UniTuple(int64, 28)", *["int64"] * 6)
     expect = "mma.sync.aligned.m16n8k16", "cp.async.cg.shared.global"
+    # Two blocks a multiprocessor leave 128 registers; the newest targets keep addresses in more of them.
+    spilled: dict[str, dict[tuple[int, int], tuple[int, int]]] = {
+        "int8": {(10, 0): (8, 8), (12, 0): (40, 72)},
+        "int8_pieces": {(12, 0): (32, 72)},
+    }
     builds = (
         ("int8", ("int8", "int8"), RUNS),
         ("int8_pieces", ("int8", "int8"), PIECES),
@@ -375,5 +382,6 @@ def ptx_rows() -> Iterator[PtxRow]:
         ("q4_0_pieces", ("q4_0", "q4_0"), PIECES),
     )
     for name, codings, result in builds:
-        made = tensor_kernel.build(12, *codings, result)
-        yield PtxRow(f"attend_tensor_{name}", made, signature, exact=False, expect=expect, minimum=(8, 0))
+        made, known = tensor_kernel.build(12, *codings, result), spilled.get(name, {})
+        row = f"attend_tensor_{name}"
+        yield PtxRow(row, made, signature, exact=False, spilled=known, expect=expect, minimum=(8, 0))

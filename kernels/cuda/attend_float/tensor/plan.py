@@ -80,9 +80,9 @@ def tensor_launches(
         sets = [(0, kvs)]
     for first_slot, held in sets:
         turned = held[0].pool.v.coding == "q4_0"
-        numbers = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
-        arguments = arrays.scratch, arrays.steps, arrays.slots, arrays.out, *numbers
+        whose = first_slot, len(held) if len(kvs) > 1 else 0, first_row, cap, pieces, splits
         units = g.n_head if turned else 2 * g.n_head
-        kernel = merge_tensor_kernel(g.group, turned, blocks <= RUNS_OF_ROW)
-        launches.append(prepare(kernel, (-(-units // MERGE_WARPS), rows), 32 * MERGE_WARPS, arguments))
+        merge = merge_tensor_kernel(g.group, turned, blocks <= RUNS_OF_ROW)
+        written = arrays.scratch, arrays.steps, arrays.slots, arrays.out, *whose
+        launches.append(prepare(merge, (-(-units // MERGE_WARPS), rows), 32 * MERGE_WARPS, written))
     return launches
