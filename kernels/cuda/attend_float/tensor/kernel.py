@@ -372,6 +372,8 @@ def ptx_rows() -> Iterator[PtxRow]:
     spilled: dict[str, dict[tuple[int, int], tuple[int, int]]] = {
         "int8": {(10, 0): (8, 8), (12, 0): (40, 72)},
         "int8_pieces": {(12, 0): (32, 72)},
+        "k8v4": {(12, 0): (8, 8)},
+        "q4_0_pieces": {(12, 0): (8, 8)},
     }
     builds = (
         ("int8", ("int8", "int8"), RUNS),
