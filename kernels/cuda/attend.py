@@ -76,18 +76,18 @@ def attend(
                 earlier call like this one, or a new one
 
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
-    Returns False before any launch for a format outside the exact arithmetic and, in the split schedule, one other than
-    int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 256, more than 12
-    heads to a KV head, or more cells than a row's blocks can hold (``geometry``), and for a scratch that is too small
-    or of another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule or arithmetic, splits
-    that do not fit, and on a plan of another stream, device, shape or kind of K/V. Page tables are checked when a
-    :class:`~qsa.kernels.cuda.device.containers.DeviceKV` is made and by its ``set_table``; nothing is synchronised here
-    to check them again.
+    Returns False before any launch for a format outside the exact arithmetic and, in its split schedule, one other than
+    int8 (``format``; the float arithmetic as ``attend_float`` says), for a split on a device before sm_80 (``device``),
+    for a head_dim other than 256, more than 12 heads to a KV head, or more cells than a row's blocks can hold
+    (``geometry``), and for a scratch that is too small or of another type (``scratch``). Raises ValueError on
+    mismatched arrays, an unknown schedule or arithmetic, splits that do not fit, and on a plan of another stream,
+    device, shape or kind of K/V. Page tables are checked when a :class:`~qsa.kernels.cuda.device.containers.DeviceKV`
+    is made and by its ``set_table``; nothing is synchronised here to check them again.
     """
     if plan is not None:
         decided = {"schedule": schedule, "splits": splits, "arithmetic": arithmetic, "scratch": scratch}
         return _with_plan(plan, q, kv, ids, steps, slots, out, decided, stream)
-    if schedule is None and splits is None and switches().split_attn and len(q) <= WINDOW_ROWS:
+    if schedule is None and splits is None and _split_by_switch(kv, len(q)):
         answer = attend(
             q, kv, ids, steps, slots, out, schedule="split", arithmetic=arithmetic, scratch=scratch, stream=stream
         )
@@ -117,6 +117,17 @@ def attend(
     given = (() if slots is None else (slots,)) + (() if scratch is None else (scratch,))
     run_over(kvs, known, (q, ids, steps, out, *given), stream)
     return out
+
+
+def _split_by_switch(kv, rows):
+    """Whether the switch split_attn gives a call the schedule ``split``. Another format than int8 is a refusal of it,
+    also where the schedule by name takes one."""
+    if not switches().split_attn or rows > WINDOW_ROWS:
+        return False
+    kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
+    if any(held.pool.format != "int8" for held in kvs):
+        return refuse(NAME, "format")
+    return True
 
 
 def _arithmetic(arithmetic):
@@ -152,7 +163,7 @@ def plan_attend(
     with_slots = len(kvs) > 1 if with_slots is None else with_slots
     if len(kvs) > 1 and not with_slots:
         raise ValueError(f"with_slots = {with_slots}: kv is a list of {len(kvs)}, whose rows must name their slots")
-    if schedule is None and splits is None and switches().split_attn and rows <= WINDOW_ROWS:
+    if schedule is None and splits is None and _split_by_switch(kvs, rows):
         options = {"with_slots": with_slots, "arithmetic": arithmetic, "stream": stream}
         answer = plan_attend(kvs, rows, cap, schedule="split", **options)
         if answer is not False:

@@ -49,11 +49,37 @@ def test_matrix_product_and_its_fragments():
         assert (out == left.astype(np.int64) @ b.T.astype(np.int64) + c).all()
 
 
+def test_product_of_halves_cuts_off():
+    """A product of halves is A·B + C: exact where float32 holds the sum, else the float32 next to it towards zero."""
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal((16, 16)).astype(np.float16)
+    b = rng.standard_normal((8, 16)).astype(np.float16)
+
+    def multiply(a, b, out, c):
+        t, at, bt = cuda.threadIdx.x, ptx.global_base(a), ptx.global_base(b)
+        row, pair = (t >> 2) * 32, (t & 3) * 4
+        fragments = [ptx.ld_global_i32(at + row + pair + step) for step in (0, 256, 16, 272)]
+        fragments += [ptx.ld_global_i32(bt + row + pair + step) for step in (0, 16)]
+        d = ptx.mma_f16(*fragments, float32(c), float32(c), float32(c), float32(c))
+        for i in range(4):
+            out[(t >> 2) + 8 * (i >> 1), 2 * (t & 3) + (i & 1)] = d[i]
+
+    for c in (0, 1 << 20):
+        out = np.zeros((16, 8), np.float32)
+        run(multiply, a, b, out, c, block=32)
+        exact = a.astype(np.float64) @ b.T.astype(np.float64) + c
+        assert (np.abs(out) <= np.abs(exact)).all()
+        assert (np.abs(np.nextafter(out, np.float32(np.inf) * np.sign(out))) > np.abs(exact)).all()
+    assert ptx.sub_halves(ptx.floats_to_halves(1.5, -2), ptx.floats_to_halves(0.5, 65504)) == int32(0xFBFF3C00)
+
+
 @pytest.mark.parametrize(
     ("call", "newest_without"),
     [
         (lambda base, out: ptx.mma_s8(*[0] * 10), (7, 5)),
         (lambda base, out: ptx.mma_u8(*[0] * 10), (7, 5)),
+        (lambda base, out: ptx.mma_f16(*[0] * 6, *[float32(0)] * 4), (7, 5)),
+        (lambda base, out: ptx.floats_to_halves(float32(0), float32(0)), (7, 5)),
         (lambda base, out: ptx.cp_async_16(base, ptx.global_base(out)), (7, 5)),
         (lambda base, out: ptx.cp_async_commit(), (7, 5)),
         (lambda base, out: ptx.cp_async_wait_0(), (7, 5)),
@@ -64,7 +90,17 @@ def test_matrix_product_and_its_fragments():
         (lambda base, out: ptx.ldmatrix_x4(base), (7, 2)),
         (lambda base, out: ptx.ldmatrix_x4_trans(base), (7, 2)),
     ],
-    ids=["mma_s8", "mma_u8", "cp_async", "cp_async_commit", "cp_async_wait", *["redux"] * 3, *["ldmatrix"] * 3],
+    ids=[
+        "mma_s8",
+        "mma_u8",
+        "mma_f16",
+        "halves",
+        "cp_async",
+        "cp_async_commit",
+        "cp_async_wait",
+        *["redux"] * 3,
+        *["ldmatrix"] * 3,
+    ],
 )
 def test_instructions_that_a_device_does_not_have(call, newest_without):
     def kernel(out):

@@ -18,6 +18,7 @@ def inputs():
 def build(compiler, ptx):
     """``probe(integers, floats, out)``: out int32 [64, 32], wide int64 [4]; 32 lanes, 4 KiB of shared memory."""
     cuda, int32, int64, uint32 = compiler.cuda, compiler.int32, compiler.int64, compiler.uint32
+    float32 = compiler.float32
 
     @compiler.kernel()
     def probe(integers, floats, out, wide):
@@ -101,5 +102,16 @@ def build(compiler, ptx):
         ptx.red_shared_or_i32(int32(base + 3072), b)
         cuda.syncwarp()
         ptx.st_global_i32(target + 4096, ptx.ld_shared_i32(int32(base + 3072)))
+
+        # Of integers below 16 every product and sum is exact.
+        few, more = (
+            ptx.floats_to_halves(float32(a & 15), float32(b & 15)),
+            ptx.floats_to_halves(float32(c & 15), float32(t)),
+        )
+        f0, f1, f2, f3 = ptx.mma_f16(few, more, few, few, more, few, x - x, float32(1), float32(2), float32(3))
+        ptx.st_global_i32(target + 4224, ptx.floats_to_halves(floats[1, t], x))
+        ptx.st_global_i32(target + 4352, ptx.sub_halves(few, more))
+        ptx.st_global_i32(target + 4480, ptx.float_as_int(f0 + f1))
+        ptx.st_global_i32(target + 4608, ptx.float_as_int(f2 + f3))
 
     return probe

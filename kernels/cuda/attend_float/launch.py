@@ -12,8 +12,10 @@ schedule    pieces of a row                 launches
 
 The first four give the same bits row by row. ``split`` differs from them by rounding; its cut depends on the row's
 width alone, never on the rows beside it or on the device, which decide only how many blocks share the pieces: a row's
-bits must not depend on its batch. Slots of different formats take a launch per slot. Widths, ids and page tables are
-read on the device: a captured graph follows them. Source: design section 8.
+bits must not depend on its batch. Its form on tensor cores (``tensor``) takes every format, for heads of 256 dims and
+at most 12 of them to a KV head, on a device of compute capability 8.0 whose blocks have the shared memory; else it has
+the standing kernels, for int8 alone, and by them other bits. Slots of different formats take a launch per slot. Widths,
+ids and page tables are read on the device: a captured graph follows them. Source: design section 8.
 """
 
 from collections.abc import Sequence
@@ -33,6 +35,7 @@ from ..toolchain.host import Argument, DeviceArray, Operand
 from .chunk import CHUNK, offsets_of
 from .merge import merge_kernel, row_floats
 from .partial import pieces_kernel
+from .tensor import plan as tensor
 
 DIMS = (64, 256)
 
@@ -69,7 +72,7 @@ def _refusal(kvs, schedule, scratch, needed):
     """The reason for which a call is refused, or None."""
     geometry = kvs[0].pool.geometry
     codings = {side.coding for kv in kvs for side in (kv.pool.k, kv.pool.v)}
-    if not codings <= set(CODINGS) or (schedule == "split" and codings != {"int8"}):
+    if not codings <= set(CODINGS) or (schedule == "split" and codings != {"int8"} and not tensor.fits(kvs)):
         return "format"
     if schedule == "split" and properties().compute_capability < (8, 0):
         return "device"
@@ -114,6 +117,10 @@ def make_float_plan(
     """
     splits = MAX_SPLITS if schedule == "split" and splits is None else splits
     geometry, pieces = kvs[0].pool.geometry, pieces_of(cap, splits)
+    blocks = 0
+    if schedule == "split" and tensor.fits(kvs):
+        blocks = tensor.blocks_of(kvs, rows, pieces)
+        pieces = tensor.partials_of(blocks, pieces)
     each = row_floats(geometry, pieces)
     together = _together(rows, each, schedule, scratch)
     reason = _refusal(kvs, schedule, scratch, together * each)
@@ -140,7 +147,10 @@ def make_float_plan(
     launches = []
     for first_row in range(0, rows, together):
         count = min(together, rows - first_row)
-        launches += _prepared(kvs, arrays, cap, pieces, splits or 0, first_row, count)
+        if blocks:
+            launches += tensor.tensor_launches(kvs, arrays, cap, pieces, splits or 0, blocks, first_row, count)
+        else:
+            launches += _prepared(kvs, arrays, cap, pieces, splits or 0, first_row, count)
     return Plan(NAME, operands, launches, stream_key(stream), kinds_of(kvs), own)
 
 
@@ -210,10 +220,10 @@ def attend_float(
     stream    a CuPy stream; None: the current one
 
     Returns ``out``: 0 for a row that selects nothing; a query that is not finite makes its own row and head NaN.
-    Returns False before any launch for a format of no device pool and, in the split schedule, one other than int8
-    (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 64 and 256 or more heads
-    than shared memory holds (``geometry``), and for a scratch that is too small, strided or of another type
-    (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
+    Returns False before any launch for a format of no device pool and, in the split schedule off the tensor cores, one
+    other than int8 (``format``), for a split on a device before sm_80 (``device``), for a head_dim other than 64 and
+    256 or more heads than shared memory holds (``geometry``), and for a scratch that is too small, strided or of
+    another type (``scratch``). Raises ValueError on mismatched arrays, an unknown schedule, or splits that do not fit.
     """
     kvs = [kv] if isinstance(kv, DeviceKV) else listed(kv)
     key, plan = _plans.find(

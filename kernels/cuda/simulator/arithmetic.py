@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from .numbers import ALL_BITS, bits, from_bits, int32
+from .state import requires
 
 _f32 = np.float32
 
@@ -71,6 +72,18 @@ def half_to_float(x: Any) -> Any:
 def float_to_half(x: Any) -> Any:
     """Bits of ``x`` rounded to a half."""
     return int(np.float16(_f32(x)).view(np.uint16))
+
+
+def floats_to_halves(a: Any, b: Any) -> Any:
+    """Bits of ``a`` and ``b`` rounded to halves, ``a`` in the low 16 bits."""
+    requires((8, 0), "cvt.rn.f16x2.f32")
+    return int32(float_to_half(a) | float_to_half(b) << 16)
+
+
+def sub_halves(a: Any, b: Any) -> Any:
+    """a - b of the two halves in each."""
+    x, y = (np.array([int(v) & ALL_BITS], np.uint32).view(np.float16) for v in (a, b))
+    return int32(int((x - y).view(np.uint32)[0]))
 
 
 def ex2_approx(x: Any) -> Any:

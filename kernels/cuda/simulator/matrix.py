@@ -1,4 +1,5 @@
-"""The simulator's tensor cores: ``mma`` and ``ldmatrix``, with the fragments of the PTX reference (m16n8k32, 8-bit).
+"""The simulator's tensor cores: ``mma`` and ``ldmatrix``, with the fragments of the PTX reference (m16n8k32 of
+8-bit integers, m16n8k16 of halves).
 
 The compute capability that each needs is the PTX reference's ("Target ISA notes")."""
 
@@ -53,6 +54,31 @@ def mma_u8(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: An
     """The registers of D = A B + C, A uint8 [16, 32] and B int8 [32, 8]."""
     requires((8, 0), "mma.m16n8k32")
     return warp_operation(mma_u8_m16n8k32, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
+
+
+_PAIR = np.arange(2)
+_HALF_A_COL = np.stack([2 * _T, 2 * _T, 8 + 2 * _T, 8 + 2 * _T], 1)[:, :, None] + _PAIR
+_HALF_B_ROW = np.stack([2 * _T, 8 + 2 * _T], 1)[:, :, None] + _PAIR
+
+
+def mma_f16_m16n8k16(lanes: Any, values: Any) -> Any:
+    """D = A·B + C of halves, C and D float32: products and their sum exact, then cut off toward zero, as the tensor
+    cores' additions are at worst."""
+    registers = (np.array([row[:6] for row in values], np.int64) & ALL_BITS).astype(np.uint32)
+    a, b = np.empty((16, 16), np.float64), np.empty((16, 8), np.float64)
+    a[_A_ROW, _HALF_A_COL] = np.ascontiguousarray(registers[:, :4]).view(np.float16).reshape(WARP, 4, 2)
+    b[_HALF_B_ROW, _B_COL] = np.ascontiguousarray(registers[:, 4:]).view(np.float16).reshape(WARP, 2, 2)
+    with np.errstate(invalid="ignore", over="ignore"):
+        exact = (a @ b)[_C_ROW, _C_COL] + np.array([row[6:] for row in values], np.float64)
+        d = exact.astype(np.float32)
+    d = np.where(np.abs(d) > np.abs(exact), np.nextafter(d, np.float32(0)), d)
+    return [tuple(row) for row in d]
+
+
+def mma_f16(a0: Any, a1: Any, a2: Any, a3: Any, b0: Any, b1: Any, c0: Any, c1: Any, c2: Any, c3: Any) -> Any:
+    """The registers of D = A B + C, A [16, 16] and B [16, 8] halves, C and D float32."""
+    requires((8, 0), "mma.m16n8k16")
+    return warp_operation(mma_f16_m16n8k16, FULL_WARP, (a0, a1, a2, a3, b0, b1, c0, c1, c2, c3))
 
 
 def _rows(lanes, addresses):

@@ -18,6 +18,7 @@ from .arithmetic import (  # noqa: F401
     ex2_approx,
     float_as_int,
     float_to_half,
+    floats_to_halves,
     floor_s32,
     half_to_float,
     int_as_float,
@@ -25,6 +26,7 @@ from .arithmetic import (  # noqa: F401
     prmt,
     rint_s32,
     rint_u32,
+    sub_halves,
     trunc_s32,
 )
 from .arrays import GlobalArray, SharedArray
@@ -38,7 +40,7 @@ from .cluster import (  # noqa: F401
     mbarrier_init,
     mbarrier_try_wait,
 )
-from .matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_s8, mma_u8  # noqa: F401
+from .matrix import ldmatrix_x2, ldmatrix_x4, ldmatrix_x4_trans, mma_f16, mma_s8, mma_u8  # noqa: F401
 from .state import State
 
 _f32 = np.float32

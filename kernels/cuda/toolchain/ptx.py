@@ -141,6 +141,14 @@ _MMA_S8 = f"mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {_MMA_OPERANDS};"
 _MMA_U8 = f"mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {_MMA_OPERANDS};"
 mma_s8 = _instruction("mma_s8", _MMA_S8, "iiii", "iiiiiiiiii", converged=True)
 mma_u8 = _instruction("mma_u8", _MMA_U8, "iiii", "iiiiiiiiii", converged=True)
+# mma_f16: A is 16x16 and B 16x8, halves, two to a register; C and D are float32. Products are exact, sums cut off.
+mma_f16 = _instruction(
+    "mma_f16",
+    f"mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {_MMA_OPERANDS};",
+    "ffff",
+    "iiiiiiffff",
+    converged=True,
+)
 ldmatrix_x2 = _instruction(
     "ldmatrix_x2", "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {$0,$1},[$2];", "ii", "i", memory=True, converged=True
 )
@@ -179,6 +187,9 @@ trunc_s32 = _instruction("trunc_s32", "cvt.rzi.s32.f32 $0,$1;", "i", "f")
 half_to_float = _instruction("half_to_float", "{ .reg .b16 h; cvt.u16.u32 h,$1; cvt.f32.f16 $0,h; }", "f", "i")
 float_to_half = _instruction("float_to_half", "{ .reg .b16 h; cvt.rn.f16.f32 h,$1; cvt.u32.u16 $0,h; }", "i", "f")
 ex2_approx = _instruction("ex2_approx", "ex2.approx.ftz.f32 $0,$1;", "f", "f")
+# Two halves in a register, the first in the low 16 bits; sm_80 and newer.
+floats_to_halves = _instruction("floats_to_halves", "cvt.rn.f16x2.f32 $0,$2,$1;", "i", "ff")
+sub_halves = _instruction("sub_halves", "sub.rn.f16x2 $0,$1,$2;", "i", "ii")
 
 # join_four(a, b, c, d): the int64 sum of four int32 digits to the base 256, the lowest first. It is declared to touch
 # memory, which keeps it where it stands: a compiler that widens all digits of a lane's sums at once lacks registers.
