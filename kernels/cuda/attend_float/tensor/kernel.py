@@ -19,7 +19,6 @@ One file: it holds one kernel, whose parts are in the files above already.
 from collections.abc import Iterator
 from typing import Any
 
-from ...attend_exact.gather import field
 from ...attend_exact.shared_memory import (
     CELLS_OF_TABLE,
     DIM,
@@ -31,6 +30,7 @@ from ...attend_exact.shared_memory import (
     V_CODES,
     V_SCALE,
 )
+from ...common.pool_tables import value_of
 from ...toolchain.compiler import cuda, device_function, float32, int32, int64, kernel, specialised
 from ...toolchain.ptx import (
     cp_async_commit,
@@ -103,7 +103,7 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
 
     @device_function
     def keep_field(shared, pools, which, i):
-        st_shared_i64(int32(shared + at.fields + i * 8), field(pools, which, i))
+        st_shared_i64(int32(shared + at.fields + i * 8), value_of(pools, which, i))
 
     @device_function
     def load_scales(raw, shared, row, thread):
@@ -173,8 +173,8 @@ def tensor_kernel(group: int, k_coding: str, v_coding: str, result: int) -> Any:
         queries = cuda.local.array(16, float32)
         load_query(queries, global_base(q) + first_head * (DIM * 4), warp, lane)
         selection = global_base(ids) + int64(row) * int64(cap) * 4
-        table, cells = field(pools, which, TABLE), int32(field(pools, which, CELLS_OF_TABLE))
-        page_size = int32(field(pools, which, PAGE_SIZE))
+        table, cells = value_of(pools, which, TABLE), int32(value_of(pools, which, CELLS_OF_TABLE))
+        page_size = int32(value_of(pools, which, PAGE_SIZE))
         if thread == 0:
             # One by one: a tuple that a loop's number indexes takes a branch for each.
             keep_field(shared, pools, which, K_CODES)

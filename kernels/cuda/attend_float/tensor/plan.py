@@ -9,7 +9,7 @@ from typing import Any
 from qsa.reference.geometry import Geometry
 
 from ...attend_exact.shared_memory import DIM, HEADS
-from ...common.pools import fields_of, sets_of
+from ...common.pools import by_value, fours_of
 from ...device.containers import DeviceKV
 from ...toolchain.compiler import prepare, properties
 from .kernel import PIECES, RUNS, tensor_kernel
@@ -64,7 +64,7 @@ def tensor_launches(
     pieces  partials of a row and KV head in the scratch
     """
     g = kvs[0].pool.geometry
-    sets, launches = sets_of(kvs), []
+    sets, launches = fours_of(kvs), []
     rotated = {kv.pool.v.coding == "q4_0" for kv in kvs}
     for first_slot, held in sets:
         side_k, side_v = held[0].pool.k.coding, held[0].pool.v.coding
@@ -73,7 +73,7 @@ def tensor_launches(
         result = PIECES if blocks > RUNS_OF_ROW else RUNS
         kernel = tensor_kernel(g.group, side_k, side_v, result)
         inputs = arrays.q, arrays.ids, arrays.steps, arrays.slots, arrays.scratch, arrays.out
-        arguments = (*inputs, fields_of(first_slot, len(held)), *numbers)
+        arguments = (*inputs, by_value(len(held), first_slot), *numbers)
         shared = layout_of(side_k, side_v).end
         launches.append(prepare(kernel, (blocks, g.n_head_kv, rows), THREADS, arguments, shared))
     if len(rotated) == 1:
