@@ -61,17 +61,19 @@ def forward(
     spans: Sequence[tuple[slice, State]],
     layers: Any,
     journal: list | None = None,
+    bounds: Any = None,
 ) -> np.ndarray:
     """Run the layer on ``x`` [n, hidden] float32; returns [n, hidden] float32 and advances the states.
 
     spans    (slice of the rows, :class:`State`) of every sequence in the call
     journal  None, or a list to which the call's :class:`Inputs` are appended
+    bounds   None, or the rows that are in use, as ``qsa.Rows`` has them
     """
     n, key_heads, heads = len(x), config.linear_num_key_heads, config.linear_num_value_heads
     key_dim, value_dim = config.linear_key_head_dim, config.linear_value_head_dim
     keys, wide, qkv = key_heads * key_dim, heads * value_dim, qkv_width(config)
     projected = layers.linear(x, weights["in"])
-    rows, states = [span for span, _ in spans], [state for _, state in spans]
+    rows, states = [span for span, _ in spans] if bounds is None else bounds, [state for _, state in spans]
     pasts, memories = [state.past for state in states], [state.memory for state in states]
     mixed = layers.causal_conv(projected[:, :qkv], weights["conv1d.weight"], pasts, spans=rows)
     mixed = layers.silu(mixed)

@@ -72,12 +72,12 @@ class Layer:
         config, layers = self.config, self.backend.layers
         if self.ple:
             spans = list(zip(rows.spans, ple_states, strict=True))
-            streams = ple.forward(streams, ngrams, self.ple, config, spans, layers, journal)
+            streams = ple.forward(streams, ngrams, self.ple, config, spans, layers, journal, rows.bounds)
 
         def attend(x: np.ndarray) -> np.ndarray:
             if self.linear:
                 spans = list(zip(rows.spans, states, strict=True))
-                return deltanet.forward(x, self.attention, config, spans, layers, journal)
+                return deltanet.forward(x, self.attention, config, spans, layers, journal, rows.bounds)
             return qsa.forward(
                 x, self.attention, self.geometry, rows, states, self.backend, rule, journal=journal, batched=batched
             )

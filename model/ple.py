@@ -81,6 +81,7 @@ def forward(
     spans: Sequence[tuple[slice, State]],
     layers: Any,
     journal: list | None = None,
+    bounds: Any = None,
 ) -> np.ndarray:
     """Add PLE's output to the streams.
 
@@ -89,6 +90,7 @@ def forward(
     spans    (slice of the rows, :class:`State`) of every sequence in the call
     journal  None, or a list to which the convolution's inputs [n, hc_count * hidden] float32 are appended, for
              :func:`replay`
+    bounds   None, or the rows that are in use, as ``qsa.Rows`` has them
 
     Returns float32 [n, hc_count, hidden] and advances the convolution's past inputs. The tokens are advanced by
     :meth:`State.remember`.
@@ -103,7 +105,7 @@ def forward(
     normed = layers.rms_norm(gated, weights["conv"], eps).reshape(n, wide)
     if journal is not None:
         journal.append(normed)
-    row_spans, pasts = [span for span, _ in spans], [state.past for _, state in spans]
+    row_spans, pasts = [span for span, _ in spans] if bounds is None else bounds, [state.past for _, state in spans]
     mixed = layers.causal_conv(normed, weights["conv1d.weight"], pasts, config.ngram_size, spans=row_spans)
     return layers.add_gated(streams, gated, mixed.reshape(streams.shape))
 

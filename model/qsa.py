@@ -12,7 +12,7 @@ Two rules serve backends with a device:
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from qsa.reference.geometry import Geometry, step_records
 from qsa.reference.index import Index
 from qsa.reference.kv import PagedKV
 from qsa.reference.layers.rope import rope_table
+
+from .independent import together
 
 ALIGNED = 4
 """Values of 4 bytes in the 16 bytes to which rows of scores and ids are padded."""
@@ -46,6 +48,8 @@ class Rows(NamedTuple):
     spans       slice of the rows of every sequence
     host_steps  the step records on the host, which tell what need not be computed; None in a recorded call, in which
                 everything is computed
+    bounds      None, or the backend's ``RowBounds``, read where it computes: the first rows of every sequence that the
+                recurrences take; the others have position -1, and what comes of them is unset
 
     ``steps``, ``table`` and ``slots`` are on the side where the backend computes.
     """
@@ -55,6 +59,7 @@ class Rows(NamedTuple):
     slots: np.ndarray
     spans: list[slice]
     host_steps: np.ndarray | None
+    bounds: Any = None
 
     def placed(self, to_device: Callable[[Any], Any]) -> "Rows":
         """The same with its arrays moved by ``to_device``."""
@@ -228,14 +233,23 @@ def _select(
     last."""
     n, blocks = len(raw), {state.index.max_blocks for state in states}
     ids = np.empty_like(rows.steps, shape=(n, _aligned(geometry.max_width)))
-    batched = batched and len(states) > 1 and len(blocks) == 1
-    scores = np.empty_like(q_idx, shape=(n, *blocks)) if batched else None
+
+    def append(span: slice, state: State) -> None:
+        _checked(backend.append_index(raw[span], rows.steps[span], state.index), "append_index")
+
+    if batched and len(states) > 1 and len(blocks) == 1:
+        scores = np.empty_like(q_idx, shape=(n, *blocks))
+
+        def score(span: slice, state: State) -> None:
+            append(span, state)
+            _checked(backend.block_scores(q_idx[span], state.index, rows.steps[span], scores[span]), "block_scores")
+
+        together(backend, [partial(score, *each) for each in zip(rows.spans, states, strict=True)])
+        _checked(backend.select(scores, rows.steps, ids, rule=rule, geometry=geometry), "select")
+        return ids
     for span, state in zip(rows.spans, states, strict=True):
         steps, queries = rows.steps[span], q_idx[span]
-        _checked(backend.append_index(raw[span], steps, state.index), "append_index")
-        if scores is not None:
-            _checked(backend.block_scores(queries, state.index, steps, scores[span]), "block_scores")
-            continue
+        append(span, state)
         if rows.host_steps is not None and rows.host_steps[span][-1, 2] <= geometry.top_blocks:
             # All cells are selected whatever their scores, so the scores need not be computed.
             own = np.zeros_like(queries, shape=(len(queries), max(1, int(rows.host_steps[span][-1, 2]))))
@@ -243,8 +257,6 @@ def _select(
             own = np.empty_like(queries, shape=(len(queries), state.index.max_blocks))
             _checked(backend.block_scores(queries, state.index, steps, own), "block_scores")
         _checked(backend.select(own, steps, ids[span], rule=rule, geometry=geometry), "select")
-    if scores is not None:
-        _checked(backend.select(scores, rows.steps, ids, rule=rule, geometry=geometry), "select")
     return ids
 
 

@@ -56,15 +56,17 @@ def supported(sampler: Any, draws: Sequence[DrawParameters | None]) -> list[Draw
     return [draw if draw is not None and sampler.takes(option_row(draw.options)) else None for draw in draws]
 
 
-def draw_arrays(draws: Sequence[DrawParameters | None], counts: Sequence[int]) -> dict[str, np.ndarray]:
-    """The sampler's inputs on the host: argument name -> array.
+def draw_arrays(
+    draws: Sequence[DrawParameters | None], counts: Sequence[int], places: int = MIN_HISTORY
+) -> dict[str, np.ndarray]:
+    """The sampler's inputs on the host: argument name -> array. The history has ``places`` places of a slot, or more.
 
     Slot i has ``counts[i]`` rows and parameters ``draws[i]``. The rows of a slot without parameters get positions below
     0, which mark rows that are not drawn.
     """
     slots = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     offsets = np.concatenate([np.arange(count) for count in counts])
-    longest = max([MIN_HISTORY, *(len(draw.history) for draw in draws if draw is not None)])
+    longest = max([places, MIN_HISTORY, *(len(draw.history) for draw in draws if draw is not None)])
     history = np.zeros((len(counts), 1 << (longest - 1).bit_length()), np.int32)
     lengths, positions = np.zeros(len(counts), np.int64), np.full(len(counts), -len(slots), np.int64)
     options, seeds = [GREEDY] * len(counts), np.zeros(len(counts), np.uint64)

@@ -26,6 +26,14 @@ MAX_GRAPHS = 128
 """Largest number of graphs that are kept. Beyond it the least recently used one is dropped."""
 
 
+OWN_AFTER = 24
+"""Rounds of the same slots that programs of more slots or rows serve before they get programs of their own. Making
+them takes some 80 ms on an H200, and 8 slots' programs take a millisecond more than one slot's."""
+
+MAX_SERVED = 1024
+"""Sets of slots of which it is known how many rounds they were served by others' programs."""
+
+
 class GraphRunner(Runner):
     """A :class:`Runner` whose windows and draft calls are programs of the backend. It belongs to one thread.
 
@@ -43,6 +51,7 @@ class GraphRunner(Runner):
         self.pinned = backend.pinned
         self._program, self._max_graphs = backend.Program, max_graphs
         self.graphs: OrderedDict[tuple, Any] = OrderedDict()
+        self._served: dict[tuple, int] = {}
         self._pending_snapshots: list[Snapshot] = []
         self._recent_logits: deque[tuple[Any, Any]] = deque(maxlen=2)
         self._last_window: tuple[list | None, WindowGraph] | None = None
@@ -54,12 +63,38 @@ class GraphRunner(Runner):
         return has and self.model.config.vocab_size <= self.sampler.MOST_VOCAB
 
     def round(self, parts: Sequence[RoundSlot]) -> RoundGraph:
-        """The programs of a round over ``parts``."""
+        """Programs that serve a round over ``parts``.
+
+        They take many times as long to make as a round takes. So where others serve the round, it gets programs of its
+        own only after :data:`OWN_AFTER` rounds of its slots.
+        """
         self.follow_switches()
         longest = max(MIN_HISTORY, *(len(part.draw.history) for part in parts))
-        shape = tuple((id(part.slot.state), part.rows, part.drafts, part.rejection) for part in parts)
+        shape = tuple(sorted((id(part.slot.state), part.most, part.drafts, part.rejection) for part in parts))
         key = "round", shape, (longest - 1).bit_length()
+        if (*key, *self._circumstances()) not in self.graphs:
+            others = self._covering(parts)
+            self._served[key] = self._served.pop(key, 0) + 1
+            if len(self._served) > MAX_SERVED:
+                del self._served[next(iter(self._served))]
+            if others is not None and self._served[key] <= OWN_AFTER:
+                self.graphs.move_to_end(others)
+                return self.graphs[others]
         return self._graph(key, lambda: RoundGraph(self, parts))
+
+    def _covering(self, parts: Sequence[RoundSlot]) -> tuple | None:
+        """The key of the smallest programs that serve a round over ``parts``; None where there are none."""
+        now = self._circumstances()
+        found = [
+            (graph.layout.rows, key)
+            for key, graph in self.graphs.items()
+            if key[0] == "round" and key[-len(now) :] == now and graph.covers(parts) and graph.is_current()
+        ]
+        return min(found, key=lambda each: each[0])[1] if found else None
+
+    def _circumstances(self) -> tuple:
+        """What decides, beside its key, which launches a graph has."""
+        return self.model.batch_windows, switches()
 
     def program(self, record: Callable[[], Any]) -> Any:
         """A program of ``record`` on the runner's stream."""
@@ -71,7 +106,7 @@ class GraphRunner(Runner):
 
     def _graph(self, key: tuple, make: Callable[[], Any]) -> Any:
         """The graph of ``key``; ``make()`` creates it when there is none, or when its slots have other arrays now."""
-        key = (*key, self.model.batch_windows, switches())
+        key = (*key, *self._circumstances())
         graph = self.graphs.pop(key, None)
         if graph is None or not graph.is_current():
             graph = make()

@@ -6,9 +6,9 @@ rows. The host waits once, for the tokens. What it keeps of them is told to two 
 wait: one rolls the other rows back, one appends the kept rows' cells to the draft layer and keeps the layer's output
 where the next round reads it.
 
-Which rows are kept is read on the device, so one set of programs serves every outcome. The bytes are those of the calls
-one by one: a row depends on the earlier rows of its own sequence alone, and cells beyond a sequence's end are written
-again before they are read.
+Which rows are used and which are kept is read on the device, so one set of programs serves every outcome, and rounds of
+fewer rows or slots. The bytes are those of the calls one by one: a row depends on the earlier rows of its own sequence
+alone, and cells beyond a sequence's end are written again before they are read.
 """
 
 import operator
@@ -21,10 +21,11 @@ from qsa.model import Inputs, Output, qsa
 from qsa.reference.model.ple import hash_constants
 from qsa.reference.sampler import DRAFTER
 
+from ..draws.device_sampling import MIN_HISTORY
 from ..slots.draft_cache import DraftCells
 from ..slots.slot import draft_cells
 from .graphs import captured_objects, device_arrays
-from .round_layout import MAX_SLOTS, RoundLayout, RoundSlot
+from .round_layout import MAX_SLOTS, RoundLayout, RoundSlot, chosen_rows
 
 if TYPE_CHECKING:
     from .graph_runner import GraphRunner
@@ -43,37 +44,25 @@ class RoundTokens(NamedTuple):
     accepted: np.ndarray | None
 
 
-def chosen_rows(x: Any, indices: Sequence[int]) -> Any:
-    """Rows ``indices``, ascending, of ``x``: a view where they follow one another, else a copy, run by run."""
-    runs: list[list[int]] = []
-    for index in indices:
-        if runs and index == runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([index, index + 1])
-    if len(runs) == 1:
-        return x[runs[0][0] : runs[0][1]]
-    out, at = np.empty_like(x, shape=(len(indices), *x.shape[1:])), 0
-    for begin, end in runs:
-        out[at : at + end - begin] = x[begin:end]
-        at += end - begin
-    return out
-
-
 class RoundGraph:
-    """The programs of a round over fixed slots, with a fixed number of rows of each."""
+    """The programs of a round over fixed slots, with a largest number of rows of each: ``most`` of its ``parts``."""
 
     def __init__(self, runner: "GraphRunner", parts: Sequence[RoundSlot]) -> None:
         model, self.runner = runner.model, runner
         self.model, self.rounds, self.parts = model, model.backend.rounds, list(parts)
         self.slots = [part.slot for part in parts]
+        self._index = {id(slot): index for index, slot in enumerate(self.slots)}
         self.states = [slot.state for slot in self.slots]
         drafting = [index for index, part in enumerate(parts) if part.drafts]
-        self.layout = RoundLayout([part.rows for part in parts], drafting, [part.rejection for part in parts])
-        self.judges = any(part.rejection and part.rows > 1 for part in parts)
+        self.layout = RoundLayout([part.most for part in parts], drafting, [part.rejection for part in parts])
+        self.judges = any(part.rejection and part.most > 1 for part in parts)
+        self._absent = [
+            self.layout.absent(index, part.slot, part.drafts, part.rejection) for index, part in enumerate(parts)
+        ]
+        self._history = max(MIN_HISTORY, *(len(part.draw.history) for part in parts))
         self.cells: list[DraftCells] = [draft_cells(self.slots[index]) for index in drafting]
         self.can_roll_back = self.layout.rows > 1
-        """Whether the state is kept: a single row of a single slot is never rejected."""
+        """Whether the state is kept: a single row of a single slot is never rejected, and always used."""
         self.captured = self._captured()
         self._place()
         if self.can_roll_back:
@@ -91,9 +80,8 @@ class RoundGraph:
         self._generation = 0
         steps = np.zeros((self.layout.rows, 4), np.int32)
         self._kept = runner.staging({"bounds": np.zeros(2 * MAX_SLOTS, np.int64), "steps": steps})
-        self._next = runner.staging(
-            {"ids": np.zeros(len(self.layout.dense), np.int64), "last": self.layout.dense_begins}
-        )
+        none = np.zeros(len(drafting), np.int32)
+        self._next = runner.staging({"ids": np.zeros(len(self.layout.dense), np.int64), "last": none, "line": none})
 
     def _captured(self) -> list[Any]:
         tips = [part for cells in self.cells for part in (cells.state.kv, *cells.tip())]
@@ -103,6 +91,18 @@ class RoundGraph:
         """Whether the slots still have the arrays that the programs use."""
         now = self._captured()
         return len(now) == len(self.captured) and all(map(operator.is_, now, self.captured))
+
+    def covers(self, parts: Sequence[RoundSlot]) -> bool:
+        """Whether the programs serve a round over ``parts``, in whatever order."""
+        at = [self._index.get(id(part.slot), -1) for part in parts]
+        if min(at) < 0:
+            return False
+        held = [(self._absent[index], self.layout.counts[index]) for index in at]
+        longest = max(len(part.draw.history) for part in parts)
+        return longest <= self.staging.arrays["history"].shape[1] and all(
+            part.rows <= count and (part.drafts, part.rejection) == (own.drafts, own.rejection)
+            for part, (own, count) in zip(parts, held, strict=True)
+        )
 
     def _place(self) -> None:
         """Arrays on the device that stay: slots of rows, which rows are judged, where the layer's outputs lie."""
@@ -128,13 +128,13 @@ class RoundGraph:
             self._tips = [self.rounds.gather_table([tips[k][part] for k in layout.steps[0]]) for part in (0, 1)]
         self._targets = [self.rounds.scatter_table([tip[part] for tip in tips]) for part in (0, 1)]
         self._last_rows = self.rounds.rows_table(len(tips), 4 * config.hidden_size)
-        self._all_rows = device(np.arange(len(tips), dtype=np.int32))
 
     def _arrays(self, parts: Sequence[RoundSlot]) -> dict[str, np.ndarray]:
         """The inputs of a round on the host: argument name -> array."""
         windows = [cells.window for cells in self.cells]
         model = self.model
-        return self.layout.arrays(parts, self.states, windows, list(self._hashes), model.geometry, model.rule)
+        given = parts, self.states, windows, list(self._hashes), model.geometry, model.rule, self._history
+        return self.layout.arrays(*given)
 
     def _record(self) -> tuple[Output, list]:
         self.staging.move()
@@ -146,7 +146,8 @@ class RoundGraph:
             index: rounds.ngram_rows(arrays["ids"], arrays[f"before.{index}"], self._row_places, table)
             for index, table in self._hashes.items()
         }
-        rows = qsa.Rows(arrays["steps"], arrays["table"], self._row_slots, self.layout.spans, None)
+        used = rounds.RowBounds(arrays["bounds"], max(self.layout.counts))
+        rows = qsa.Rows(arrays["steps"], arrays["table"], self._row_slots, self.layout.spans, None, used)
         journal: list = []
         output = model.compute(Inputs(arrays["ids"], ngrams, rows), self.states, journal)
         draws = [arrays[name] for name in ("options", "history", "lengths", "seeds", "positions")]
@@ -209,24 +210,29 @@ class RoundGraph:
         return lists
 
     def run(self, parts: Sequence[RoundSlot]) -> list[RoundTokens]:
-        """Run a round; returns what every slot's rows gave once it is there. :meth:`finish` must follow.
+        """Run a round over ``parts``, which the programs cover; returns what every slot's rows gave once it is there.
+        :meth:`finish` must follow.
 
         When the model raises, the states are as before, except without rollback, and the error is raised.
         """
-        self.parts = list(parts)
+        self._at = [self._index[id(part.slot)] for part in parts]
+        self.parts = list(self._absent)
+        for index, part in zip(self._at, parts, strict=True):
+            self.parts[index] = part
         # What the last round's other programs still do is ordered before this one's on the device.
         self.program.wait()
-        for cells, part in zip(self.cells, [parts[index] for index in self.layout.drafting], strict=True):
-            cells.ensure_pages(part.slot.n + part.rows)
-            cells.load_tip()
-        arrays = self._arrays(parts)
+        for cells, index in zip(self.cells, self.layout.drafting, strict=True):
+            if self.parts[index].rows:
+                cells.ensure_pages(self.slots[index].n + self.parts[index].rows)
+                cells.load_tip()
+        arrays = self._arrays(self.parts)
         self._steps = arrays["steps"]
         self.staging.fill(arrays)
         try:
             self.program()
             # While the device computes: what the next round needs of the host, should all rows be kept.
             self.model.prepare_inputs(self.states, 2 * max(self.layout.counts))
-            starts = tuple(s.n + count for s, count in zip(self.states, self.layout.counts, strict=True))
+            starts = tuple(state.n + part.rows for state, part in zip(self.states, self.parts, strict=True))
             windows = tuple(cells.window for cells in self.cells)
             self.layout.prepare(starts, windows, self.model.geometry, self.model.rule)
             self.program.wait()
@@ -237,18 +243,26 @@ class RoundGraph:
             raise
         return self._tokens()
 
+    @property
+    def spans(self) -> list[slice]:
+        """The slice of the rows of every slot of the last round."""
+        begins = (self.layout.spans[index].start for index in self._at)
+        return [slice(begin, begin + self.parts[i].rows) for begin, i in zip(begins, self._at, strict=True)]
+
     def _tokens(self) -> list[RoundTokens]:
         tokens, accepted = self._drawn[0].copy(), self._accepted[0].astype(bool)
         drafts = np.empty(len(tokens), np.int32)
         drafts[self.layout.chain] = self._seen[0]
         found = []
-        for part, span in zip(self.parts, self.layout.spans, strict=True):
+        for index, span in zip(self._at, self.spans, strict=True):
+            part = self.parts[index]
             judged = accepted[span] if part.rejection and part.rows > 1 else None
             found.append(RoundTokens(drafts[span.start : span.stop - 1], tokens[span], judged))
         return found
 
     def finish(self, kept: Sequence[Sequence[int]]) -> None:
-        """Keep the first rows of every slot, as many as it has tokens in ``kept``: the token after each kept row.
+        """Keep the first rows of every slot of the round, as many as it has tokens in ``kept``: the token after each
+        kept row.
 
         The other rows are rolled back, and the kept ones become cells of the draft layer. Returns before the device has
         done so.
@@ -256,28 +270,30 @@ class RoundGraph:
         if self._generation != self.program.generation:
             self._rollback, self._append = self.runner.program(self._roll_back), self.runner.program(self._append_cells)
             self._generation = self.program.generation
-        if any(len(tokens) < count for tokens, count in zip(kept, self.layout.counts, strict=True)):
+        layout, keep = self.layout, np.zeros(len(self.slots), np.int64)
+        keep[self._at] = [len(tokens) for tokens in kept]
+        if any(count < part.rows for count, part in zip(keep, self.parts, strict=True)):
             self._rollback.wait()
-            keep = np.array([len(tokens) for tokens in kept])
             steps = self._steps.copy()
-            steps[self.layout.offsets >= keep[self.layout.slot_of], 0] = -1
-            bounds = np.zeros(2 * MAX_SLOTS, np.int64)
-            bounds[: 2 * len(keep)] = np.stack([self.layout.begins, self.layout.begins + keep], 1).reshape(-1)
-            self._kept.fill({"bounds": bounds, "steps": steps})
+            steps[layout.offsets >= keep[layout.slot_of], 0] = -1
+            self._kept.fill({"bounds": layout.bounds(keep.tolist()), "steps": steps})
             self._rollback()
-        ids = np.zeros(sum(self.layout.counts), np.int64)
-        for part, span, tokens, state in zip(self.parts, self.layout.spans, kept, self.states, strict=True):
-            count = len(tokens)
-            ids[span.start : span.start + count] = tokens
-            state.advance(np.array([part.last, *tokens[: count - 1]], np.int64))
+        ids = np.zeros(layout.rows, np.int64)
+        for index, tokens in zip(self._at, kept, strict=True):
+            begin, count = layout.spans[index].start, len(tokens)
+            ids[begin : begin + count] = tokens
+            self.states[index].advance(np.array([self.parts[index].last, *tokens[: count - 1]], np.int64))
         if self.cells:
             self._append.wait()
-            keep = np.array([len(kept[index]) for index in self.layout.drafting])
-            self._next.fill({"ids": ids[self.layout.dense], "last": self.layout.dense_begins + keep - 1})
+            own = keep[layout.drafting]
+            # Nothing is written in the place of a slot that took no part.
+            last, line = np.where(own > 0, [layout.dense_begins + own - 1, np.arange(len(own))], -1)
+            self._next.fill({"ids": ids[layout.dense], "last": last, "line": line})
             self._append()
-            for cells, index in zip(self.cells, self.layout.drafting, strict=True):
-                cells.n += len(kept[index])
-                cells.take_tip()
+            for cells, count in zip(self.cells, own.tolist(), strict=True):
+                if count:
+                    cells.n += count
+                    cells.take_tip()
 
     def _roll_back(self) -> None:
         self._kept.move()
@@ -299,5 +315,5 @@ class RoundGraph:
         last = np.empty_like(x, shape=(len(states), x.shape[1]))
         self.rounds.copies(self._last_rows, arrays["last"], x, last)
         logits = self.model.logits(last)
-        self.rounds.copies(self._targets[0], self._all_rows, logits)
+        self.rounds.copies(self._targets[0], arrays["line"], logits)
         self.rounds.copies(self._targets[1], arrays["last"], streams)

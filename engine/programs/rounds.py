@@ -11,7 +11,7 @@ from qsa.reference.sampler import Sampling
 from ..draft import Drafter, LayerDrafter, Proposal, mark_incomplete_request, record_failure
 from ..draws import sampling
 from ..draws.device_sampling import option_row
-from ..request import Request
+from ..request import MAX_ROWS, Request
 from ..runner import Runner
 from ..slots.slot import Slot
 from ..window import WindowResult
@@ -53,17 +53,18 @@ class Round:
         kept = []
         if not all(isinstance(result, RoundResult) for result in self.results):
             return
-        for request, result, count in zip(self.requests, self.results, self.graph.layout.counts, strict=True):
+        for request, result in zip(self.requests, self.results, strict=True):
             assert isinstance(result, RoundResult)
             # Of a request that failed nothing is read again: its slot is reset.
+            count = result.rows.stop - result.rows.start
             keep = count if result.kept is None else result.kept
             kept.append([0] * count if result.kept is None else request.sequence[-keep:])
         try:
             self.graph.finish(kept)
         except Exception as error:
-            for request, slot in zip(self.requests, self.graph.slots, strict=True):
-                if request.drafts:
-                    mark_incomplete_request(request, slot, error)
+            for request, result in zip(self.requests, self.results, strict=True):
+                if request.drafts and isinstance(result, RoundResult):
+                    mark_incomplete_request(request, result.slot, error)
 
 
 @lru_cache(256)
@@ -115,7 +116,9 @@ def run_round(
         rejection = request.acceptance == "rejection"
         options = request.sampling if rejection else _most_probable(request.sampling)
         draw = sampling.draw_parameters(request, [0] * (count - 1))
-        parts.append(RoundSlot(slot, request.sequence[-1], count, draw, options, request.drafts, rejection))
+        most = request.drafting.rows if request.drafting is not None else 1
+        sizes = request.sequence[-1], count, max(count, min(most, MAX_ROWS))
+        parts.append(RoundSlot(slot, *sizes, draw, options, request.drafts, rejection))
     if not all(_fits(runner.sampler, part.draw.options) for part in parts):
         return None, None
     graph = runner.round(parts)
@@ -126,7 +129,7 @@ def run_round(
             return Round(graph, list(requests), [Proposal()], [error]), None
         return None, error
     proposals, results = [], []
-    for request, part, span, found in zip(requests, parts, graph.layout.spans, tokens, strict=True):
+    for request, part, span, found in zip(requests, parts, graph.spans, tokens, strict=True):
         drafts = found.drafts.tolist()
         if drafts and min(drafts) < 0:
             # As on the host, the drafts end before the first that could not be drawn.

@@ -11,7 +11,7 @@ try:
     from .attend import attend, plan_attend
     from .block_scores import block_scores, plan_block_scores
     from .device.containers import read_kv, to_device, to_host
-    from .device.graphs import Program, Staging, program_stream
+    from .device.graphs import Program, Staging, program_stream, together
     from .select import plan_select, select
     from .toolchain.compiler import pinned
 except ModuleNotFoundError as error:
@@ -39,6 +39,7 @@ __all__ = [
     "select",
     "to_device",
     "to_host",
+    "together",
 ]
 
 declaration = {

@@ -173,7 +173,7 @@ MUTANTS = [
         ("rows have the seeds of their place", "seeds[slots]", "seeds[np.sort(slots)[::-1]]", "draws", "programs"),
     ),
     *edits("runners", graph_runner.GraphRunner, "_graph",
-        ("one graph for every window", "key = (*key, self.model.batch_windows, switches())", "key = key[:1]",
+        ("one graph for every window", "key = (*key, *self._circumstances())", "key = key[:1]",
          "programs"),
     ),
     *edits("runners", graphs.WindowGraph, "run",

@@ -80,7 +80,7 @@ def test_bounds_that_the_device_reads(backend, kept):
     x, taps = normal(rng, n, 40), normal(rng, 4, 40)
     pasts = [normal(rng, 3, 40) for _ in kept]
     bounds = np.array([end for pair in kept for end in pair] + [0] * (16 - 2 * len(kept)))
-    spans = backend.module.layers.recurrent.RowBounds(backend.to_device(bounds), n)
+    spans = backend.module.layers.sequences.RowBounds(backend.to_device(bounds), n)
     arrays = [backend.to_device(a) for a in (q, k, np.ascontiguousarray(v), decay, beta)]
     on_device = [[backend.to_device(state) for state in states] for states in (memories, pasts)]
     backend.module.layers.delta_rule(*arrays, on_device[0], spans=spans)

@@ -77,7 +77,8 @@ def hashed(config, index, seed=2):
 
 
 def copies(rounds, to_device, to_host):
-    """Whole groups of 16 bytes and what is left over, aligned and not, of one piece and of several; chosen rows."""
+    """Whole groups of 16 bytes and what is left over, aligned and not, of one piece and of several; chosen rows, and
+    none in the place of a row below 0."""
     rng = np.random.default_rng(3)
     host = [rng.normal(size=n).astype(np.float32) for n in (1, 4, 7, 1024, 1029, 9001, 9)]
     sources = [to_device(x) for x in host]
@@ -97,3 +98,5 @@ def copies(rounds, to_device, to_host):
         assert b"".join(to_host(line).tobytes() for line in lines) == rows[[4, 2]].tobytes()
         rounds.copies(rounds.gather_table(lines[::-1]), target=out)
         assert to_host(out).tobytes() == rows[[2, 4]].tobytes()
+        rounds.copies(rounds.rows_table(2, 4 * size), to_device(np.array([-1, 0], np.int32)), source, out)
+        assert to_host(out).tobytes() == rows[[2, 0]].tobytes()

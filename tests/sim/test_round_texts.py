@@ -9,6 +9,8 @@ from cases.model_cases import NARROW_CONFIG
 from cases.round_texts import JOBS, Rounds, check, texts
 from qsa.engine import Drafting
 from qsa.engine.draws import sampling
+from qsa.engine.programs import graph_runner
+from qsa.engine.programs.round_graph import RoundGraph
 from qsa.engine.runner import Runner
 from qsa.kernels import cpu
 from qsa.model import ExactModel
@@ -121,3 +123,36 @@ def test_windows_of_another_drafter_or_with_a_floor_are_the_hosts(model, on_devi
         texts(model, Runner(model), 1, ["drawn"])[1]["drawn"].tokens,
         texts(on_device, Rounds(on_device), 1, ["drawn"], drafting=Drafting(8))[1]["drawn"].tokens,
     )
+
+
+def test_programs_serve_rounds_of_fewer_slots_and_rows(model, on_device, monkeypatch):
+    """Texts of one, two and three slots end one after another, the last rounds with fewer rows than drafts ask for.
+    Programs are made as the slots come, and none when they go."""
+    round_backend.draw_on_the_host(monkeypatch)
+    asked = []
+
+    class Asked(Rounds):
+        def round(self, parts):
+            asked.append(tuple((id(part.slot), part.rows) for part in parts))
+            return super().round(parts)
+
+    runner, names = Asked(on_device), ["greedy", "rejection", "drawn"]
+    want = texts(model, Runner(model), 3, names)[1]
+    _, got = texts(on_device, runner, 3, names)
+    assert all(got[name].tokens == want[name].tokens for name in names)
+    made = [graph for graph in runner.graphs.values() if isinstance(graph, RoundGraph)]
+    assert len(made) <= 3 and len(set(asked)) > 2 * len(made)
+    assert max(map(len, asked)) == 3 and len(asked[-1]) < 3
+
+
+def test_rounds_that_last_get_programs_of_their_own(model, on_device, monkeypatch):
+    round_backend.draw_on_the_host(monkeypatch)
+    made = {}
+    for after in (1000, 0):
+        monkeypatch.setattr(graph_runner, "OWN_AFTER", after)
+        runner = Rounds(on_device)
+        engine, _ = texts(on_device, runner, 3, ["greedy", "drawn", "plain"])
+        graphs = [graph for graph in runner.graphs.values() if isinstance(graph, RoundGraph)]
+        made[after] = {frozenset(map(engine.slots.index, graph.slots)) for graph in graphs}
+        assert len(made[after]) == len(graphs)
+    assert made[1000] < made[0]

@@ -4,6 +4,8 @@ simulator."""
 import copy
 from types import SimpleNamespace
 
+import numpy as np
+
 from qsa.kernels import cpu
 from qsa.kernels.cpu.sampler import Lists, sample
 from qsa.kernels.cuda import simulator
@@ -25,18 +27,20 @@ def causal_conv(x, taps, past, dilation=1, spans=None):
     """The CPU's, and that of rows whose bounds lie on the device."""
     if not isinstance(spans, rounds.RowBounds):
         return cpu.layers.causal_conv(x, taps, past, dilation, spans)
+    out = np.full(x.shape, np.nan, np.float32)
     for rows, state in _each(past, spans):
-        cpu.layers.causal_conv(x[rows], taps, state, dilation)
-    return None
+        out[rows] = cpu.layers.causal_conv(x[rows], taps, state, dilation)
+    return out
 
 
 def delta_rule(q, k, v, decay, beta, memory, spans=None):
     """As :func:`causal_conv`."""
     if not isinstance(spans, rounds.RowBounds):
         return cpu.layers.delta_rule(q, k, v, decay, beta, memory, spans)
+    out = np.full(v.shape, np.nan, np.float32)
     for rows, state in _each(memory, spans):
-        cpu.layers.delta_rule(*(x[rows] for x in (q, k, v, decay, beta)), state)
-    return None
+        out[rows] = cpu.layers.delta_rule(*(x[rows] for x in (q, k, v, decay, beta)), state)
+    return out
 
 
 def make(**changes):
@@ -51,7 +55,7 @@ def make(**changes):
 def draw_on_the_host(monkeypatch):
     """Let the CPU's kernel do the work of every launch of the sampler, on the arrays that its host's side has checked:
     a row in the simulator takes a second. Returns a list that gets the
-    purpose and the logits of each launch."""
+    purpose and the logits of each launch, of rows that are in use."""
     seen = []
 
     def launch(_kernel, grid, _block, arguments):
@@ -61,7 +65,7 @@ def draw_on_the_host(monkeypatch):
         lists = Lists(ids, masses, counts)
         own = {"slots": slots, "purpose": sizes[-1], "tokens": tokens, "lists": lists}
         sample(logits, options, history, lengths, seeds, positions, **own)
-        seen.append((sizes[-1], logits.copy()))
+        seen.append((sizes[-1], logits[positions >= 0].copy()))
 
     monkeypatch.setattr(lanes, "launch", launch)
     return seen

@@ -87,3 +87,10 @@ def element_grid(rows: int, middle: int, n: int) -> tuple[tuple[int, int, int], 
     which alone takes more than 65,535."""
     threads = min(THREADS, -(-n // (32 * PER_THREAD)) * 32)
     return (rows, middle, -(-n // (threads * PER_THREAD))), threads
+
+
+def single_grid(rows: int, n: int) -> tuple[tuple[int, int], int]:
+    """(grid, threads) of an element a thread over [rows, n], for kernels that read many values for each: lanes then
+    wait for all of them together, where several elements of a thread would wait one after another."""
+    threads = min(THREADS, -(-n // 32) * 32)
+    return (rows, -(-n // threads)), threads

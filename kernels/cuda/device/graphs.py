@@ -4,7 +4,8 @@ Without a device (the simulator) a program is carried out every time, over the s
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from threading import local
 from typing import Any
 
 import numpy as np
@@ -117,16 +118,17 @@ class Program:
         other = current.ptr != self.stream.ptr
         if other:
             self.stream.wait_event(current.record(self._before))
+        if self.generation == 1:
+            # Before the time begins: what the host takes to make a graph is not the device's.
+            with self.stream, array_module().cuda.using_allocator(self._pool.malloc):
+                self._capture()
         if self._begin is not None:
             self.stream.record(self._begin)
-        if self._graph is None:
-            with self.stream, array_module().cuda.using_allocator(self._pool.malloc):
-                if self.generation == 0:
-                    self._make()
-                else:
-                    self._capture()
         if self._graph is not None:
             self.launch()
+        else:
+            with self.stream, array_module().cuda.using_allocator(self._pool.malloc):
+                self._make()
         self.stream.record(self._done)
         self._called = True
         self._running = self._begin is not None
@@ -155,9 +157,11 @@ class Program:
 
     def _capture(self):
         self.stream.begin_capture()
+        _captured.stream = self.stream
         try:
             self._make()
         finally:
+            _captured.stream = None
             graph = self.stream.end_capture()
         self._graph = graph
 
@@ -171,6 +175,55 @@ def program_stream() -> Any:
     """A stream for programs; None in the simulator."""
     cuda = getattr(array_module(), "cuda", None)
     return None if cuda is None else cuda.Stream(non_blocking=True)
+
+
+class _Captured(local):
+    """The stream that this thread captures for a program, or None."""
+
+    stream: Any = None
+
+
+_captured = _Captured()
+
+BRANCHES = 8
+"""Branches of a graph that :func:`together` makes at most."""
+
+_sides: dict[tuple[int, int], list[tuple[Any, Any]]] = {}
+
+
+def _branches_of(stream):
+    """(stream, event) of every branch of what ``stream`` captures; the first is ``stream`` itself."""
+    cuda = array_module().cuda
+    key = cuda.runtime.getDevice(), stream.ptr
+    if key not in _sides:
+        sides = [cuda.Stream(non_blocking=True) for _ in range(BRANCHES - 1)]
+        _sides[key] = [(each, _event()) for each in (stream, *sides)]
+    return _sides[key]
+
+
+def together(calls: Sequence[Callable[[], Any]]) -> None:
+    """Carry out ``calls``, of which none reads or writes what another one writes.
+
+    In a program that is being captured they become branches of its graph, which the device may run at the same time:
+    launches of a few thread blocks each otherwise wait for one another. Elsewhere they are made in order. What follows
+    waits for all of them.
+    """
+    if _captured.stream is None or len(calls) < 2:
+        for call in calls:
+            call()
+        return
+    (stream, begin), *sides = _branches_of(_captured.stream)[: len(calls)]
+    stream.record(begin)
+    for i, (side, end) in enumerate(sides, 1):
+        side.wait_event(begin)
+        with side:
+            for call in calls[i::BRANCHES]:
+                call()
+        side.record(end)
+    for call in calls[::BRANCHES]:
+        call()
+    for _, end in sides:
+        stream.wait_event(end)
 
 
 class Graph:

@@ -6,12 +6,13 @@ be captured in a graph. Weights of ``linear`` and ``experts`` come from ``load_l
 ``load_table``; norms' weights, taps and the like are device arrays of float32.
 """
 
+from .convolution import causal_conv
 from .experts import experts, route
 from .gates import add, add_gated, inject, mix_streams, ngram_gate, scaled_silu, sigmoid_gate, silu, swiglu
 from .last_cells import last_cells
 from .linear import embed, linear, load_linear, load_table
 from .norm import gated_norm, l2_norm, rms_norm, rotate
-from .recurrent import causal_conv, decay_beta, delta_rule
+from .recurrent import decay_beta, delta_rule
 
 __all__ = [
     "add",

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..common.scalar import NAN_BITS, exp, one_nan
-from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, view
+from ..common.views import check_float, check_shape, empty, single_grid, view
 from ..toolchain.compiler import (
     address,
     array_module,
@@ -120,32 +120,34 @@ def route(logits: DeviceArray, top: int) -> tuple[DeviceArray, DeviceArray]:
 
 
 @specialised
-def combine_kernel() -> Any:
-    """The kernel that adds the experts of a row by share, in rank order. Grid ``views.element_grid`` of [rows, 1, n];
-    addresses of ``parts`` [rows, top, n] and ``ids`` [rows, top], address, row stride and step of ``shares``, address
-    of ``out``, ``top``, ``n``, how many ``experts``."""
+def combine_kernel(top: int) -> Any:
+    """The kernel that adds the ``top`` experts of a row by share, in rank order. Grid ``views.single_grid`` of [rows,
+    n]; addresses of ``parts`` [rows, top, n] and ``ids`` [rows, top], address, row stride and step of ``shares``,
+    address of ``out``, ``n``, how many ``experts``."""
 
     @kernel()
-    def combine(parts, ids, shares, s_row, s_step, out, top, n, experts):
+    def combine(parts, ids, shares, s_row, s_step, out, n, experts):
         row = int64(cuda.blockIdx.x)
-        first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
-        parts += row * top * n * 4
+        d = int32(cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+        if d >= n:
+            return
+        parts += row * top * n * 4 + int64(d) * 4
         shares += row * s_row
-        known = True
+        ids += row * top * 8
+        # All ranks are on their way before the first is waited for.
+        part, share = cuda.local.array(top, float32), cuda.local.array(top, float32)
+        expert = cuda.local.array(top, int64)
         for rank in range(top):
-            expert = ld_global_i64_nc(ids + (row * top + rank) * 8)
-            known = known and expert >= 0 and expert < experts
-        for i in range(PER_THREAD):
-            d = int32(first + i * cuda.blockDim.x)
-            if d < n:
-                at = parts + int64(d) * 4
-                total = libdevice.fmul_rn(ld_global_f32_nc(shares), ld_global_f32_nc(at))
-                for rank in range(1, top):
-                    share = ld_global_f32_nc(shares + rank * s_step)
-                    part = ld_global_f32_nc(at + rank * n * 4)
-                    total = libdevice.fadd_rn(total, libdevice.fmul_rn(share, part))
-                value = one_nan(total) if known else int_as_float(int32(NAN_BITS))
-                st_global_f32(out + (row * n + d) * 4, value)
+            part[rank] = ld_global_f32_nc(parts + int64(rank) * n * 4)
+            share[rank] = ld_global_f32_nc(shares + rank * s_step)
+            expert[rank] = ld_global_i64_nc(ids + rank * 8)
+        least, most = expert[0], expert[0]
+        total = libdevice.fmul_rn(share[0], part[0])
+        for rank in range(1, top):
+            least, most = min(least, expert[rank]), max(most, expert[rank])
+            total = libdevice.fadd_rn(total, libdevice.fmul_rn(share[rank], part[rank]))
+        known = least >= 0 and most < experts
+        st_global_f32(out + (row * n + d) * 4, one_nan(total) if known else int_as_float(int32(NAN_BITS)))
 
     return combine
 
@@ -204,13 +206,13 @@ def experts(
     both = _products(fixed, gate_up, pairs, choice, table, order, top)
     fixed = fixed_rows((address(both), 8 * width), pairs, width, gated=True)
     parts = _products(fixed, down, pairs, choice, table, order, 1)
-    grid, threads = element_grid(rows, 1, seen.n)
+    grid, threads = single_grid(rows, seen.n)
     addresses = address(parts), address(ids), given.address, given.row, 4, address(out)
-    launch(combine_kernel(), grid, threads, (*addresses, top, seen.n, count))
+    launch(combine_kernel(top), grid, threads, (*addresses, seen.n, count))
     return out
 
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
     yield PtxRow("route", route_kernel.build(), integers(7))
-    yield PtxRow("combine_experts", combine_kernel.build(), integers(9))
+    yield PtxRow("combine_experts", combine_kernel.build(8), integers(8))

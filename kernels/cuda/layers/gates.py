@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..common.scalar import one_nan, sigmoid
-from ..common.views import PER_THREAD, check_float, check_shape, element_grid, empty, float_bits, view
+from ..common.views import check_float, check_shape, empty, float_bits, single_grid, view
 from ..toolchain.compiler import address, cuda, float32, int32, int64, kernel, launch, libdevice, specialised
 from ..toolchain.host import DeviceArray
 from ..toolchain.ptx import int_as_float, ld_global_f32_nc, st_global_f32
@@ -23,27 +23,28 @@ LEAST = 1e-6
 
 
 @specialised
-def mix_kernel() -> Any:
-    """The kernel of :func:`mix_streams`. Grid ``views.element_grid`` of [rows, 1, hidden]; layouts of ``normed`` and
-    ``share``, address of ``out``, how many streams, ``n`` dims, the bits of 1 / streams."""
+def mix_kernel(streams: int) -> Any:
+    """The kernel of :func:`mix_streams` for so many streams. Grid ``views.single_grid`` of [rows, hidden]; layouts of
+    ``normed`` and ``share``, address of ``out``, ``n`` dims, the bits of 1 / streams."""
 
     @kernel()
-    def mix(normed, x_row, x_step, share, s_row, s_step, out, streams, n, value):
+    def mix(normed, x_row, x_step, share, s_row, s_step, out, n, value):
         row = int64(cuda.blockIdx.x)
-        first = int32(cuda.blockIdx.z * (cuda.blockDim.x * PER_THREAD) + cuda.threadIdx.x)
-        normed += row * x_row
-        share += row * s_row
-        out += row * n * 4
-        for i in range(PER_THREAD):
-            d = int32(first + i * cuda.blockDim.x)
-            if d < n:
-                x, s = normed + int64(d) * 4, share + int64(d) * 4
-                total = libdevice.fmul_rn(sigmoid(ld_global_f32_nc(s)), ld_global_f32_nc(x))
-                for stream in range(1, streams):
-                    factor = sigmoid(ld_global_f32_nc(s + stream * s_step))
-                    total = libdevice.fadd_rn(total, libdevice.fmul_rn(factor, ld_global_f32_nc(x + stream * x_step)))
-                total = libdevice.fmul_rn(total, int_as_float(int32(value)))
-                st_global_f32(out + int64(d) * 4, one_nan(total))
+        d = int32(cuda.blockIdx.y * cuda.blockDim.x + cuda.threadIdx.x)
+        if d >= n:
+            return
+        normed += row * x_row + int64(d) * 4
+        share += row * s_row + int64(d) * 4
+        # All streams are on their way before the first is waited for.
+        x, s = cuda.local.array(streams, float32), cuda.local.array(streams, float32)
+        for stream in range(streams):
+            s[stream] = ld_global_f32_nc(share + stream * s_step)
+            x[stream] = ld_global_f32_nc(normed + stream * x_step)
+        total = libdevice.fmul_rn(sigmoid(s[0]), x[0])
+        for stream in range(1, streams):
+            total = libdevice.fadd_rn(total, libdevice.fmul_rn(sigmoid(s[stream]), x[stream]))
+        total = libdevice.fmul_rn(total, int_as_float(int32(value)))
+        st_global_f32(out + (row * n + d) * 4, one_nan(total))
 
     return mix
 
@@ -143,9 +144,9 @@ def mix_streams(normed: DeviceArray, share: DeviceArray) -> DeviceArray:
     check_shape("share", share, normed.shape)
     out = empty((seen.rows, seen.n))
     if out.size:
-        grid, threads = element_grid(seen.rows, 1, seen.n)
-        arguments = (*seen.layout, *other.layout, address(out), seen.middle, seen.n, float_bits(1 / seen.middle))
-        launch(mix_kernel(), grid, threads, arguments)
+        grid, threads = single_grid(seen.rows, seen.n)
+        arguments = (*seen.layout, *other.layout, address(out), seen.n, float_bits(1 / seen.middle))
+        launch(mix_kernel(seen.middle), grid, threads, arguments)
     return out
 
 
@@ -202,6 +203,6 @@ def add_gated(x: DeviceArray, gated: DeviceArray, mixed: DeviceArray) -> DeviceA
 
 def ptx_rows() -> Iterator[PtxRow]:
     """The builds whose PTX is checked: a :class:`PtxRow` each."""
-    yield PtxRow("mix_streams", mix_kernel.build(), integers(10))
+    yield PtxRow("mix_streams", mix_kernel.build(4), integers(9))
     for wide in (False, True):
         yield PtxRow(f"ngram_gate{'_wide' * wide}", ngram_kernel.build(wide), integers(12))

@@ -143,6 +143,12 @@ def norm_kernel(kind: str, wide: bool) -> Any:
     own_vector, dot, lanes = BY_BLOCK if wide else BY_WARP
     weighted, mean, gated, with_silu = kind != "l2", kind != "l2", kind in ("sigmoid", "silu"), kind == "silu"
 
+    @device_function
+    def fetch(values, wanted, base, first, n):
+        for i in range(AHEAD):
+            d = int32(first + i * lanes)
+            values[i] = ld_global_f32_nc(base + int64(d) * 4) if wanted and d < n else float32(0)
+
     @kernel()
     def norm(x, x_row, x_step, gate, gate_row, gate_step, weight, weight_step, out, vectors, n, value):
         lane, vector = own_vector()
@@ -154,22 +160,31 @@ def norm_kernel(kind: str, wide: bool) -> Any:
         weight += vector * weight_step
         out += (row * vectors + vector) * n * 4
         number = int_as_float(int32(value))
+        own, weights = cuda.local.array(AHEAD, float32), cuda.local.array(AHEAD, float32)
+        gates = cuda.local.array(AHEAD, float32)
+        # They do not depend on the sum, so they come while it is made.
+        fetch(weights, weighted, weight, lane, n)
+        fetch(gates, gated, gate, lane, n)
         total = dot(x, x, n, lane)
         if mean:
             total = libdevice.fadd_rn(libdevice.fdiv_rn(total, float32(n)), number)
         else:
             total = libdevice.fadd_rn(total, float32(EPSILON))
         inverse = rsqrt(total)
-        d = lane
-        while d < n:
-            at = int64(d) * 4
-            y = libdevice.fmul_rn(ld_global_f32_nc(x + at), inverse)
-            y = libdevice.fmul_rn(y, ld_global_f32_nc(weight + at) if weighted else number)
-            if gated:
-                g = ld_global_f32_nc(gate + at)
-                y = libdevice.fmul_rn(y, silu(g) if with_silu else sigmoid(g))
-            st_global_f32(out + at, one_nan(y))
-            d = int32(d + lanes)
+        first = lane
+        while first < n:
+            fetch(own, True, x, first, n)
+            for i in range(AHEAD):
+                d = int32(first + i * lanes)
+                if d < n:
+                    y = libdevice.fmul_rn(own[i], inverse)
+                    y = libdevice.fmul_rn(y, weights[i] if weighted else number)
+                    if gated:
+                        y = libdevice.fmul_rn(y, silu(gates[i]) if with_silu else sigmoid(gates[i]))
+                    st_global_f32(out + int64(d) * 4, one_nan(y))
+            first = int32(first + AHEAD * lanes)
+            fetch(weights, weighted, weight, first, n)
+            fetch(gates, gated, gate, first, n)
 
     return norm
 

@@ -5,7 +5,7 @@ PLE's table for ids that the host has not seen. ``judge.py``: rejection sampling
 longer than a call, so every operation can be captured in a graph.
 """
 
-from ..layers.recurrent import RowBounds
+from ..layers.sequences import RowBounds
 from .judge import NOT_JUDGED, judge
 from .moves import array_table, copies, gather_table, push_drafts, rows_table, scatter_table
 from .ngrams import hash_table, ngram_rows

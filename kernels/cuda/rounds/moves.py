@@ -94,6 +94,8 @@ def copies_kernel(lines, rows, source, target):
     begin = source + ld_global_i64_nc(line)
     if rows != 0:
         row = ld_global_i32(rows + ld_global_i64_nc(line + 32) * 4)
+        if row < 0:
+            return
         begin = begin + int64(row) * ld_global_i64_nc(line + 24)
     end = target + ld_global_i64_nc(line + 8)
     words = int32(ld_global_i64_nc(line + 16))
@@ -113,8 +115,12 @@ def copies_kernel(lines, rows, source, target):
 def copies(
     table: CopyTable, rows: DeviceArray | None = None, source: DeviceArray | None = None, target: Any = None
 ) -> None:
-    """Copy every array of ``table``; one launch. ``rows`` int32 [arrays] on the device: the row of every source; None:
-    row 0. ``source`` and ``target``: the arrays that the table leaves to its calls."""
+    """Copy every array of ``table``; one launch.
+
+    rows            int32 [arrays] on the device: the row of every source, below 0 to leave its target as it is; None:
+                    row 0
+    source, target  the arrays that the table leaves to its calls
+    """
     if rows is not None:
         check_array("rows", rows, "int32", (table.arrays,), alignment=4)
     given = [0 if array is None else address(array) for array in (rows, source, target)]
