@@ -92,6 +92,7 @@ evidence: $(STAMP)  ## say whether the records in golden/evidence speak of today
 bench: $(STAMP)  ## time the kernels beside the limits of the machine: BENCH='--against file.py', BENCH=--tables
 	@$(BIN)/qsa env
 	@$(BIN)/qsa bench $(BENCH) $(if $(findstring --tables,$(BENCH)),,--json build/bench/report.json --html build/bench/report.html)
+	@$(if $(BENCH),,$(BIN)/python -m qsa.parity.bench.cuda_layer)
 	@$(if $(BENCH),,$(BIN)/python -m qsa.parity.bench.engine)
 
 golden: $(STAMP)  ## hold every golden to the reference; GOLDEN=--fresh computes again what was computed before

@@ -31,6 +31,7 @@ from .toolchain.compiler import (
 )
 from .toolchain.constants import FULL_WARP, WARP
 from .toolchain.host import DeviceArray, Operand
+from .toolchain.ptx import wait_for_earlier
 from .toolchain.ptx_rows import F1, F2, H1, H2, I2, PtxRow, signature_of
 
 NAME = "append_index"
@@ -128,6 +129,7 @@ def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[An
     def append_index_kernel(raw, steps, tail, dead, pooled, weight, rope, rope0, rows, own_tail):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
         row = int32(cuda.blockIdx.x * WINDOW_ROWS + warp)
+        wait_for_earlier()
         pos = steps[row, 0] if row < rows else int32(-1)
         x = cuda.local.array(per, float32)
         if pos == 0:
@@ -147,6 +149,7 @@ def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[An
     ):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
         row = int32(cuda.blockIdx.x * WINDOW_ROWS + warp)
+        wait_for_earlier()
         pos = steps[row, 0] if row < rows else int32(-1)
         x = cuda.local.array(per, float32)
         if pos == 0:
@@ -169,6 +172,7 @@ def append_kernels(idx_dim: int, n_rot: int, ratio: int, eps: float) -> tuple[An
     @kernel()
     def write_tail_kernel(raw, steps, tail, rows):
         lane, warp = int32(cuda.threadIdx.x % WARP), int32(cuda.threadIdx.x // WARP)
+        wait_for_earlier()
         store_tail(raw, steps, tail, rows, warp, lane)
 
     return append_index_kernel, append_coded_kernel, write_tail_kernel

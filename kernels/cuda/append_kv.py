@@ -40,7 +40,9 @@ from .toolchain.ptx import (
     st_global_i32,
     st_global_u8,
     st_global_u16,
+    start_next,
     trunc_s32,
+    wait_for_earlier,
 )
 from .toolchain.ptx_rows import F3, I1, I2, PtxRow, signature_of
 
@@ -188,6 +190,8 @@ def append_kernel(coding: str, n_head_kv: int, head_dim: int) -> Any:
     def append_kv_kernel(k, v, steps, slots, several, table, first_side):
         row, head = int32(cuda.blockIdx.x), int32(cuda.blockIdx.y)
         side, lane = int32(cuda.blockIdx.z + first_side), int32(cuda.threadIdx.x)
+        start_next()
+        wait_for_earlier()
         pos, slot = steps[row, 0], slots[row] if several else int32(0)
         # Beyond the table stands no address to write to.
         if pos < 0 or slot < 0 or slot >= table.shape[0] or table[slot, K_CODING + side] != number:

@@ -7,7 +7,7 @@ schedule         kernel      rows
 ``multi_query``  butterfly   up to 8, a key is read once for all of them
 ``transposed``   transposed  up to 8, a warp to a row; the warps of a thread block walk over the same keys
 ``prompt``       transposed  any number, 8 to a thread block
-``held``         held        any number, 8 to a thread block; a key stays in registers while they go by
+``held``         held        any number, 8 to a thread block; keys are in shared memory while they go by (sm_80)
 ===============  ==========  =================================================================================
 
 The kernels are in ``block_scores_kernels`` and ``block_scores_held``. Encoded keys (index format ``int16``) have a
@@ -23,7 +23,8 @@ from .. import ops
 from ..ops import WINDOW_ROWS
 from ..switches import switches
 from . import block_scores_int16
-from .block_scores_held import BLOCKS, held
+from .block_scores_held import BLOCKS, held, shape_of, shared_bytes
+from .block_scores_held import RESIDENT as HELD_RESIDENT
 from .block_scores_kernels import (
     BLOCKS_PER_MULTIPROCESSOR,
     DIM,
@@ -87,6 +88,8 @@ def _make_plan(index: DeviceIndex, rows: int, schedule: str, stream: Any = None)
         return "geometry"
     if schedule in ("multi_query", "transposed") and rows > WINDOW_ROWS:
         return "schedule"
+    if schedule == "held" and index.format == "fp32" and properties().compute_capability < (8, 0):
+        return "device"
     key = stream_key(stream)
     if index.format == "int16":
         operands = block_scores_int16.operands(index, rows)
@@ -114,8 +117,10 @@ def _launches(arrays, rows, max_blocks, ratio, schedule):
         grid = _grid(groups, WARPS, WARPS, max_blocks, 4 * WARPS)
         return [prepare(butterfly, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]
     if schedule == "held":
-        grid = _grid(groups, WARPS, WARPS * BLOCKS, max_blocks, WARPS)
-        return [prepare(held, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]
+        group, shares = shape_of(rows)
+        grid = _grid(groups, group * shares, BLOCKS * shares, max_blocks, HELD_RESIDENT * WARPS)
+        arguments = (*arrays, rows, max_blocks, ratio)
+        return [prepare(held, grid, (32, group, shares), arguments, shared_bytes(shares))]
     shares = WARPS // group
     grid = _grid(groups, group * shares, 8 * shares, max_blocks, BLOCKS_PER_MULTIPROCESSOR * WARPS)
     return [prepare(transposed, grid, (32, group, shares), (*arrays, rows, max_blocks, ratio))]
@@ -157,8 +162,9 @@ def block_scores(
 
     Returns ``out``: blocks 0 to n_bid are written, later ones are left as they are; a row with n_kv 0, or with a record
     beyond the index, is left whole. Returns False before any launch when the geometry is not 4 heads of 128 dims
-    (``geometry``) or there are more rows than the schedule takes (``schedule``). Raises ValueError on mismatched
-    arrays, an unknown schedule, and a plan of another stream, device, shape or geometry.
+    (``geometry``), there are more rows than the schedule takes (``schedule``), or the device lacks the asynchronous
+    copies that ``held`` needs (``device``: before sm_80). Raises ValueError on mismatched arrays, an unknown schedule,
+    and a plan of another stream, device, shape or geometry.
     """
     if plan is not None:
         check_plan(plan, NAME, index.geometry, schedule=schedule)

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from qsa.reference.block_scores import TAIL_BONUS
-from qsa.reference.key_codes import CODE_BITS, NOT_FINITE
+from qsa.reference.key_codes import CODE_BITS, LARGEST_CODE, NOT_FINITE
 
 from ..ops import WINDOW_ROWS
 from .common.key_codes import key_code, key_exponent, magnitude
-from .common.scalar import NAN_BITS, rounded_dot, scaled, transpose_bytes, warp_max
+from .common.scalar import NAN_BITS, pow2, rounded_dot, scaled, transpose_bytes, warp_max
 from .device.containers import DeviceIndex
 from .toolchain.compiler import (
     cuda,
@@ -47,9 +47,13 @@ from .toolchain.ptx import (
     mma_s8,
     mma_u8,
     prmt,
+    redux_max,
+    rint_s32,
     shared_base,
     st_global_f32,
     st_shared_i32,
+    start_next,
+    wait_for_earlier,
 )
 from .toolchain.ptx_rows import F2, F3, H1, H2, I2, TENSOR_CORE, PtxRow, signature_of
 
@@ -71,8 +75,19 @@ QUERY_WORDS, EXPONENT_WORDS = GROUP * 2 * HEADS * DIM // 4, GROUP * HEADS
 """Shared memory in words: the limbs of every head of a group's rows, and their exponents."""
 
 ROW_BYTES = 4 * HEADS * DIM
+AHEAD = 4
+"""Vectors of the query that a warp has on their way at a time, 4 words a lane."""
+
+AHEAD_WORDS = 4 * AHEAD
+
 LOST = 1 << 20
 """Exponent, in a sum of two, of a key or query that is not finite."""
+
+ORDINARY = 60
+"""Exponents of keys, and of queries with what the dot's scale lacks, up to which a score is computed in fewer steps."""
+
+UP = (1 << 23) - 1 - ((LARGEST_CODE << 9) - (1 << 23))
+"""What carries the bits of a normal number into its exponent where its code would be larger than the largest one."""
 
 MOST_POWER = 250
 """A dot is 0, or from 1 to 2^37: times 2^-250 or less it is 0, times 2^250 or more infinite."""
@@ -103,21 +118,39 @@ def signed_exponent(bits):
 
 
 @device_function
-def store_query(queries, exponents, row, head, address, present, lane):
-    """One warp encodes a head's query, 4 dims a lane, into shared memory: limbs in the order in which the products take
-    them, and the exponent with what the dot's scale lacks."""
+def load_query(ahead, at, base, item, count, lane):
+    """4 dims a lane of the query's vector ``item``, a row and head in order, to ahead[at] on; 0 from ``count`` on."""
     a, b, c, d = float32(0), float32(0), float32(0), float32(0)
-    if present:
-        a, b, c, d = ld_global_v4_f32_nc(address + int64(lane * 16))
-    largest = max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)))
-    e = key_exponent(warp_max(largest))
+    if item < count:
+        a, b, c, d = ld_global_v4_f32_nc(base + int64(item) * (4 * DIM) + int64(lane * 16))
+    ahead[at], ahead[at + 1], ahead[at + 2], ahead[at + 3] = a, b, c, d
+
+
+@device_function
+def is_ordinary(power):
+    """Whether a sum of two such exponents is one of :func:`ordinary_dot`."""
+    return power >= -ORDINARY and power <= ORDINARY
+
+
+@device_function
+def store_query(queries, exponents, item, a, b, c, d, greatest, lane):
+    """One warp encodes a vector of the query, 4 dims a lane, into shared memory: limbs in the order in which the
+    products take them, and the exponent with what the dot's scale lacks. Returns whether that is an ordinary one.
+    ``greatest``: as :func:`warp_max`."""
+    row, head = int32(item >> 2), int32(item & 3)
+    largest = greatest(max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d))))
+    e = int32(((largest + UP) >> 23) - 126) if largest != 0 else int32(0)
+    ordinary = is_ordinary(int32(e - 2 * CODE_BITS))
+    if ordinary:
+        # What one multiplication makes subnormal is rounded to 0 all the same.
+        factor = pow2(int32(CODE_BITS - e))
+        a, b = rint_s32(libdevice.fmul_rn(a, factor)), rint_s32(libdevice.fmul_rn(b, factor))
+        c, d = rint_s32(libdevice.fmul_rn(c, factor)), rint_s32(libdevice.fmul_rn(d, factor))
+    else:
+        e = key_exponent(largest)
+        a, b, c, d = key_code(a, e), key_code(b, e), key_code(c, e), key_code(d, e)
     # Balanced bytes: the digits of v are the bytes of v + 0x80, the low one with its top bit turned.
-    low, high, _, _ = transpose_bytes(
-        int32(key_code(a, e) + 0x80),
-        int32(key_code(b, e) + 0x80),
-        int32(key_code(c, e) + 0x80),
-        int32(key_code(d, e) + 0x80),
-    )
+    low, high, _, _ = transpose_bytes(int32(a + 0x80), int32(b + 0x80), int32(c + 0x80), int32(d + 0x80))
     # Of each 32 dims lane t of a column takes 8 t to 8 t + 7: two registers; of two such steps 16 bytes.
     part = int32(row * 2 + (lane >> 4))
     word = int32(((lane >> 3) & 1) * 2 + (lane & 1))
@@ -126,7 +159,15 @@ def store_query(queries, exponents, row, head, address, present, lane):
     st_shared_i32(int32(at + 64), high)
     if lane == 0:
         lost = e == NOT_FINITE
-        st_shared_i32(int32(exponents + (row * HEADS + head) * 4), int32(LOST) if lost else int32(e - 2 * CODE_BITS))
+        st_shared_i32(int32(exponents + item * 4), int32(LOST) if lost else int32(e - 2 * CODE_BITS))
+    return ordinary
+
+
+@device_function
+def ordinary_dot(low, mixed, high, power):
+    """:func:`relu_dot` for a power from -126 to 127: a dot that is not 0 is no subnormal then, so one multiplication
+    has the same bits."""
+    return libdevice.fmaxf(libdevice.fmul_rn(rounded_dot(low, mixed, high), pow2(power)), float32(0))
 
 
 @device_function
@@ -141,6 +182,23 @@ def relu_dot(low, mixed, high, power):
 def build(matrix: bool) -> Any:
     """The kernel; ``matrix``: products on tensor cores (sm_80 and newer), otherwise by dp4a."""
     signed, unsigned = (mma_s8, mma_u8) if matrix else (mma_s8_by_dp4a, mma_u8_by_dp4a)
+    # Both came with sm_80.
+    greatest = redux_max if matrix else warp_max
+
+    @device_function
+    def load_tile(raw, exponents, tile, spare, quarter, g, max_blocks, pooled, pooled_exponent, dead, dead_exponent):
+        """Load this lane's two keys of a tile and their exponents, or twice those of the dead key (``spare``)."""
+        first = min(int32(tile * TILE + g), int32(max_blocks - 1))
+        second = min(int32(first + 8), int32(max_blocks - 1))
+        a = global_base(pooled) + int64(first) * KEY_BYTES
+        b = global_base(pooled) + int64(second) * KEY_BYTES
+        e_a = global_base(pooled_exponent) + int64(first) * 2
+        e_b = global_base(pooled_exponent) + int64(second) * 2
+        if spare:
+            a, e_a = global_base(dead), global_base(dead_exponent)
+            b, e_b = a, e_a
+        exponents[0], exponents[1] = ld_global_u16_nc(e_a), ld_global_u16_nc(e_b)
+        load_keys(raw, a + int64(quarter * 16), b + int64(quarter * 16))
 
     @device_function
     def multiply(dots, at, queries, row, half, low, high, lane):
@@ -171,48 +229,62 @@ def build(matrix: bool) -> Any:
         queries = shared_base(cuda.shared.array(QUERY_WORDS, int32))
         exponents = shared_base(cuda.shared.array(EXPONENT_WORDS, int32))
         raw = cuda.local.array(32, int32)
+        key_exponents = cuda.local.array(2, int32)
+        ahead = cuda.local.array(AHEAD_WORDS, float32)
         low = cuda.local.array(16, int32)
         high = cuda.local.array(16, int32)
         dots = cuda.local.array(16, int32)
         rows, group, max_blocks = int32(rows), int32(group), int32(max_blocks)
-        pooled_lane = global_base(pooled) + int64(quarter * 16)
-        dead_lane = global_base(dead) + int64(quarter * 16)
         group_start = int32(cuda.blockIdx.y * group)
+        first_tile = int32(cuda.blockIdx.x + warp * cuda.gridDim.x)
+        stride = int32(cuda.gridDim.x * WARPS)
+        # The last warp has as few tiles as any, and the dead key behind them.
+        keeper = first_tile == stride - 1
+        # A tile for every warp at most: its keys need not wait for the step records, which say how many are wanted.
+        once = stride > int32((max_blocks + TILE - 1) >> 4)
+        start_next()
+        wait_for_earlier()
         while group_start < rows:
             held = int32(min(group, rows - group_start))
             # A lane has the record of one row: its n_bid, -1 where nothing is scored, and whether the tail holds cells.
-            last, bonus = int32(-1), int32(0)
+            n_kv, n_bid = int32(0), int32(0)
             if lane < held:
                 _, n_kv, n_bid, _ = ld_global_v4_i32_nc(global_base(steps) + int64(group_start + lane) * 16)
-                if n_kv > 0 and n_bid >= 0 and n_bid < max_blocks:
-                    last = n_bid
-                    bonus = int32(1) if n_kv > n_bid * int32(ratio) else int32(0)
-            most = warp_max(last)
+            # The first vectors of the query and the first keys are on their way together with it.
+            vectors, query = int32(held * HEADS), global_base(q_idx) + int64(group_start) * ROW_BYTES
+            for i in range(AHEAD):
+                load_query(ahead, 4 * i, query, int32(warp + i * WARPS), vectors, lane)
+            if once:
+                load_tile(
+                    raw, key_exponents, first_tile, keeper, quarter, g, max_blocks,
+                    pooled, pooled_exponent, dead, dead_exponent,
+                )  # fmt: skip
+            last, bonus = int32(-1), int32(0)
+            if n_kv > 0 and n_bid >= 0 and n_bid < max_blocks:
+                last = n_bid
+                bonus = int32(1) if n_kv > n_bid * int32(ratio) else int32(0)
+            most = greatest(last)
             tiles = int32((most + TILE - 1) >> 4)
-            tile = int32(cuda.blockIdx.x * WARPS + warp)
-            if most < 0:
-                tile = int32(tiles + 1)
-            e_low, e_high = int32(0), int32(0)
-            if tile <= tiles:
-                # The first keys are on their way while the queries are encoded.
-                first = min(int32(tile * TILE + g), int32(max_blocks - 1))
-                second = min(int32(first + 8), int32(max_blocks - 1))
-                e_low = ld_global_u16_nc(global_base(pooled_exponent) + int64(first) * 2)
-                e_high = ld_global_u16_nc(global_base(pooled_exponent) + int64(second) * 2)
-                a, b = pooled_lane + int64(first) * KEY_BYTES, pooled_lane + int64(second) * KEY_BYTES
-                if tile == tiles:
-                    e_low = ld_global_u16_nc(global_base(dead_exponent))
-                    e_high = e_low
-                    a, b = dead_lane, dead_lane
-                load_keys(raw, a, b)
+            tile = first_tile
+            if tile >= tiles:
+                tile = tiles if keeper and most >= 0 else int32(tiles + 1)
+            if not once and tile <= tiles:
+                load_tile(
+                    raw, key_exponents, tile, tile == tiles, quarter, g, max_blocks,
+                    pooled, pooled_exponent, dead, dead_exponent,
+                )  # fmt: skip
             cuda.syncthreads()
-            item = warp
-            while item < ((held + 1) & ~1) * HEADS:
-                row, head = int32(item >> 2), int32(item & 3)
-                at = global_base(q_idx) + int64(group_start + row) * ROW_BYTES + int64(head * (4 * DIM))
-                store_query(queries, exponents, row, head, at, row < held, lane)
-                item = int32(item + WARPS)
-            cuda.syncthreads()
+            ordinary, items, first_item = True, int32(((held + 1) & ~1) * HEADS), warp
+            while first_item < items:
+                for i in range(AHEAD):
+                    item = int32(first_item + i * WARPS)
+                    if item < items:
+                        a, b, c, d = ahead[4 * i], ahead[4 * i + 1], ahead[4 * i + 2], ahead[4 * i + 3]
+                        load_query(ahead, 4 * i, query, int32(item + AHEAD * WARPS), vectors, lane)
+                        found = store_query(queries, exponents, item, a, b, c, d, greatest, lane)
+                        ordinary = ordinary and found
+                first_item = int32(first_item + AHEAD * WARPS)
+            ordinary = cuda.syncthreads_and(int32(1) if ordinary else int32(0)) != 0
             while tile <= tiles:
                 for i in range(4):
                     k = i * 4
@@ -220,35 +292,43 @@ def build(matrix: bool) -> Any:
                         j = k + side * 16
                         low[k + side], low[k + side + 2] = limbs_of(raw, j, int32(0x6420))
                         high[k + side], high[k + side + 2] = limbs_of(raw, j, int32(0x7531))
-                power_low, power_high = signed_exponent(e_low), signed_exponent(e_high)
+                power_low, power_high = signed_exponent(key_exponents[0]), signed_exponent(key_exponents[1])
+                plain = ordinary and cuda.all_sync(FULL_WARP, is_ordinary(power_low) and is_ordinary(power_high))
                 spare = tile == tiles
                 first_block = int32(tile * TILE + g + 8 * (quarter & 1))
-                tile = int32(tile + cuda.gridDim.x * WARPS)
+                row_bytes = int64(max_blocks) * 4
+                to = global_base(out) + int64(group_start + (quarter >> 1)) * row_bytes + int64(first_block) * 4
+                tile = int32(tile + stride)
+                if tile >= tiles:
+                    tile = tiles if keeper and not spare else int32(tiles + 1)
                 if tile <= tiles:
-                    first = min(int32(tile * TILE + g), int32(max_blocks - 1))
-                    second = min(int32(first + 8), int32(max_blocks - 1))
-                    e_low = ld_global_u16_nc(global_base(pooled_exponent) + int64(first) * 2)
-                    e_high = ld_global_u16_nc(global_base(pooled_exponent) + int64(second) * 2)
-                    a, b = pooled_lane + int64(first) * KEY_BYTES, pooled_lane + int64(second) * KEY_BYTES
-                    if tile == tiles:
-                        e_low = ld_global_u16_nc(global_base(dead_exponent))
-                        e_high = e_low
-                        a, b = dead_lane, dead_lane
-                    load_keys(raw, a, b)
+                    load_tile(
+                        raw, key_exponents, tile, tile == tiles, quarter, g, max_blocks,
+                        pooled, pooled_exponent, dead, dead_exponent,
+                    )  # fmt: skip
                 pair = int32(0)
                 while pair < held:
                     for i in range(16):
                         dots[i] = int32(0)
                     for half in range(2):
                         multiply(dots, 0, queries, pair, half, low, high, lane)
-                        multiply(dots, 8, queries, int32(pair + 1), half, low, high, lane)
+                        if pair + 1 < held:
+                            multiply(dots, 8, queries, int32(pair + 1), half, low, high, lane)
                     own = int32(exponents + (pair * HEADS + quarter) * 4)
                     q0, q1 = ld_shared_i32(own), ld_shared_i32(int32(own + HEADS * 4))
                     # Head ``quarter`` of (row, key): two rows, each of the keys g and g + 8.
-                    x0 = relu_dot(dots[0], int32(dots[1] + dots[4]), dots[5], int32(power_low + q0))
-                    x1 = relu_dot(dots[2], int32(dots[3] + dots[6]), dots[7], int32(power_high + q0))
-                    x2 = relu_dot(dots[8], int32(dots[9] + dots[12]), dots[13], int32(power_low + q1))
-                    x3 = relu_dot(dots[10], int32(dots[11] + dots[14]), dots[15], int32(power_high + q1))
+                    m0, m1 = int32(dots[1] + dots[4]), int32(dots[3] + dots[6])
+                    m2, m3 = int32(dots[9] + dots[12]), int32(dots[11] + dots[14])
+                    if plain:
+                        x0 = ordinary_dot(dots[0], m0, dots[5], int32(power_low + q0))
+                        x1 = ordinary_dot(dots[2], m1, dots[7], int32(power_high + q0))
+                        x2 = ordinary_dot(dots[8], m2, dots[13], int32(power_low + q1))
+                        x3 = ordinary_dot(dots[10], m3, dots[15], int32(power_high + q1))
+                    else:
+                        x0 = relu_dot(dots[0], m0, dots[5], int32(power_low + q0))
+                        x1 = relu_dot(dots[2], m1, dots[7], int32(power_high + q0))
+                        x2 = relu_dot(dots[8], m2, dots[13], int32(power_low + q1))
+                        x3 = relu_dot(dots[10], m3, dots[15], int32(power_high + q1))
                     # Lanes 0 and 1 of four keep the first row, 2 and 3 the second; even ones key g, odd ones g + 8.
                     upper = lane & 2 != 0
                     other0 = cuda.shfl_xor_sync(FULL_WARP, x0 if upper else x2, 2)
@@ -262,21 +342,22 @@ def build(matrix: bool) -> Any:
                     h0, h1 = (lower, lower1) if odd else (lower0, lower)
                     h2, h3 = (higher, upper1) if odd else (upper0, higher)
                     score = libdevice.fadd_rn(libdevice.fadd_rn(libdevice.fadd_rn(h0, h1), h2), h3)
+                    if not plain:
+                        score = score if score == score else int_as_float(int32(NAN_BITS))
                     row = int32(pair + (quarter >> 1))
-                    row_last = cuda.shfl_sync(FULL_WARP, last, row & 31)
-                    block = first_block
-                    wanted = row < held and block < row_last
+                    # -1 beyond the rows that are held.
+                    row_last = cuda.shfl_sync(FULL_WARP, last, row)
                     if spare:
-                        has_cells = cuda.shfl_sync(FULL_WARP, bonus, row & 31)
-                        block = row_last
-                        wanted = row < held and row_last >= 0 and g == 0 and not odd
+                        has_cells = cuda.shfl_sync(FULL_WARP, bonus, row)
                         if has_cells != 0:
                             score = libdevice.fadd_rn(score, float32(TAIL_BONUS))
-                    if wanted:
-                        score = score if score == score else int_as_float(int32(NAN_BITS))
-                        place = int64(group_start + row) * int64(max_blocks) + int64(block)
-                        st_global_f32(global_base(out) + place * 4, score)
+                            score = score if score == score else int_as_float(int32(NAN_BITS))
+                        if row_last >= 0 and lane & ~2 == 0:
+                            st_global_f32(to + int64(row_last - first_block) * 4, score)
+                    elif first_block < row_last:
+                        st_global_f32(to, score)
                     pair = int32(pair + 2)
+                    to += 2 * row_bytes
             group_start = int32(group_start + cuda.gridDim.y * group)
 
     return block_scores_int16
@@ -307,9 +388,11 @@ def launches(arrays: list[Argument], rows: int, max_blocks: int, ratio: int, sch
         return []
     group = 1 if schedule == "warp" else min(rows, GROUP)
     groups = -(-rows // group)
-    turns = -(-(max_blocks // TILE + 2) // WARPS)
+    tiles, multiprocessors = max_blocks // TILE + 2, properties().multiprocessors
     matrix = properties().compute_capability >= (8, 0)
-    held = properties().multiprocessors * (RESIDENT if matrix else 1)
+    held = multiprocessors * (RESIDENT if matrix else 1)
+    # Few tiles are spread over all multiprocessors.
+    turns = max(-(-tiles // WARPS), min(tiles, multiprocessors))
     grid = min(turns, max(1, held // min(groups, held))), min(groups, MAX_GRID_YZ)
     form = build(matrix)
     return [prepare(form, grid, THREADS, (*arrays, rows, group, max_blocks, ratio))]

@@ -25,6 +25,8 @@ from .toolchain.ptx import (
     shared_base,
     st_global_f32,
     st_shared_v4_f32,
+    start_next,
+    wait_for_earlier,
 )
 from .toolchain.ptx_rows import F1, F2, F3, I2, PtxRow, signature_of
 
@@ -98,6 +100,8 @@ def one_row(keys: int, least: int) -> Any:
         pooled_lane = global_base(pooled) + int64(lane * 16)
         dead_lane = global_base(dead) + int64(lane * 16)
         row = int32(cuda.blockIdx.y)
+        start_next()
+        wait_for_earlier()
         while row < rows:
             _, n_kv, n_bid, _ = ld_global_v4_i32_nc(global_base(steps) + int64(row) * 16)
             last = n_bid if n_kv > 0 and n_bid < max_blocks else int32(-1)
@@ -152,6 +156,8 @@ def butterfly(q_idx, pooled, dead, steps, out, rows, group, max_blocks, ratio):
     stride = int32(cuda.gridDim.x * (WARPS))
     steps_base, q_base, out_base = global_base(steps), global_base(q_idx), global_base(out)
     pooled_lane = global_base(pooled) + int64(lane * 16)
+    start_next()
+    wait_for_earlier()
     dead_key = ld_global_v4_f32_nc(global_base(dead) + int64(lane * 16))
     # While loops in int32: a range with a step costs a 64-bit division before its first turn.
     group_start = int32(cuda.blockIdx.y * group)
@@ -191,7 +197,7 @@ def butterfly(q_idx, pooled, dead, steps, out, rows, group, max_blocks, ratio):
 
 
 @device_function
-def _strips(address):
+def load_strips(address):
     """The four strips of 32 dims that 8 lanes read together: this lane's 4 dims of each."""
     return (
         ld_global_v4_f32_nc(address),
@@ -228,22 +234,24 @@ def transposed(q_idx, pooled, dead, steps, out, rows, max_blocks, ratio):
     pooled_lane = global_base(pooled) + int64(t16)
     dead_lane = global_base(dead) + int64(t16)
     row = int32(cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y)
+    start_next()
+    wait_for_earlier()
     while row < rows:
         _, n_kv, n_bid, _ = ld_global_v4_i32_nc(global_base(steps) + int64(row) * 16)
         last = n_bid if n_kv > 0 and n_bid < max_blocks else int32(-1)
         q_row = global_base(q_idx) + int64(row) * ROW_BYTES + int64(t16)
-        q0, q1 = _strips(q_row), _strips(q_row + KEY_BYTES)
-        q2, q3 = _strips(q_row + 2 * KEY_BYTES), _strips(q_row + 3 * KEY_BYTES)
+        q0, q1 = load_strips(q_row), load_strips(q_row + KEY_BYTES)
+        q2, q3 = load_strips(q_row + 2 * KEY_BYTES), load_strips(q_row + 3 * KEY_BYTES)
         out_row = global_base(out) + int64(row) * max_blocks * 4
         base = first
         block = int32(base + (lane >> 3) * 2)
-        ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
+        ka = load_strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
         while base <= last:
             # One key of the pair is under way while the other is multiplied.
-            kb = _strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
+            kb = load_strips(pooled_lane + int64(block + 1) * KEY_BYTES if block + 1 < n_bid else dead_lane)
             a0, a1, a2, a3 = four_lanes(ka, q0), four_lanes(ka, q1), four_lanes(ka, q2), four_lanes(ka, q3)
             block = int32(block + stride)
-            ka = _strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
+            ka = load_strips(pooled_lane + int64(block) * KEY_BYTES if block < n_bid else dead_lane)
             upper = lane & 4 != 0
             s0 = exchange(upper, a0, four_lanes(kb, q0), 4)
             s1 = exchange(upper, a1, four_lanes(kb, q1), 4)

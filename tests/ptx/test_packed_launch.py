@@ -92,12 +92,50 @@ def test_a_launch_gives_the_driver_its_sizes_and_the_stream():
 
 def test_a_launch_in_clusters_has_a_configuration():
     launch, calls = packed(MATRIX, grid=(26, 1, 1), block=(384, 1, 1), shared=48 * 1024, cluster=13), []
-    launch._launch_clusters = lambda *arguments: calls.append(arguments) or (0,)
+    launch._launch_configured = lambda *arguments: calls.append(arguments) or (0,)
     launch.submit(99)
     ((configuration, handle, parameters, extra),) = calls
     assert (int(handle), parameters, extra) == (77, launch.parameters, 0)
     assert (configuration.gridDimX, configuration.blockDimX, configuration.sharedMemBytes) == (26, 384, 48 * 1024)
     assert int(configuration.hStream) == 99 and configuration.attrs[0].value.clusterDim.x == 13
+
+
+@pytest.mark.parametrize("cluster", [1, 13])
+def test_a_launch_that_starts_early_says_so_to_the_driver(monkeypatch, cluster):
+    """With the sizes and the cluster that it has otherwise; only where its kernel waits itself."""
+    sizes = {"grid": (26, 1, 1) if cluster > 1 else (5, 2, 1), "block": (64, 1, 1), "shared": 100, "cluster": cluster}
+    launch = packed(MATRIX, **sizes)
+    launch.start_early()
+    assert not launch.early and (launch._configuration is None) == (cluster == 1)
+    monkeypatch.setitem(globals(), "FUNCTION", FUNCTION._replace(waits=True))
+    launch, calls = packed(MATRIX, **sizes), []
+    launch.start_early()
+    launch._launch_configured = lambda *arguments: calls.append(arguments) or (0,)
+    launch.submit(99)
+    ((configuration, handle, parameters, extra),) = calls
+    assert launch.early and (int(handle), parameters, extra) == (77, launch.parameters, 0)
+    grid = configuration.gridDimX, configuration.gridDimY, configuration.gridDimZ
+    assert (grid, configuration.blockDimX, configuration.sharedMemBytes) == (sizes["grid"], 64, 100)
+    ids = [int(attribute.id) for attribute in configuration.attrs]
+    kinds = compiler_driver().CUlaunchAttributeID
+    early = kinds.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    assert ids == [int(kinds.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)] * (cluster > 1) + [int(early)]
+    assert configuration.attrs[-1].value.programmaticStreamSerializationAllowed == 1
+    assert configuration.numAttrs == len(ids)
+
+
+def compiler_driver():
+    from cuda.bindings import driver as bindings
+
+    return bindings
+
+
+@pytest.mark.parametrize("version, early", [(12020, False), (12030, True), (13000, True)])
+def test_an_older_driver_starts_nothing_early(monkeypatch, version, early):
+    monkeypatch.setattr(compiler_driver(), "cuDriverGetVersion", lambda: (0, version))
+    driver.launches_early.cache_clear()
+    assert driver.launches_early() == early
+    driver.launches_early.cache_clear()
 
 
 def test_a_failed_launch_names_the_kernel_and_its_sizes(monkeypatch):

@@ -124,6 +124,9 @@ def test_refusals():
     index, steps = to_device(index_of(rng, 5)), step_records([3] * 9)
     assert refused("schedule", index_queries(rng, 9), index, steps, schedule="multi_query")
     assert refused("schedule", index_queries(rng, 9), index, steps, schedule="transposed")
+    older = simulator.Properties("simulator", (7, 5), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    with simulator.configured(properties=older):
+        assert refused("device", index_queries(rng, 9), index, steps, schedule="held")
     small = to_device(index_of(rng, 5, Geometry(idx_dim=64)))
     assert refused("geometry", np.zeros((1, 4, 64), np.float32), small, steps[:1])
     with pytest.raises(ValueError, match="schedule = 'fast'"):
@@ -177,6 +180,19 @@ def test_encoded_keys_and_queries_at_the_limits_of_their_codes():
     ordinary = rng.standard_normal((2 * code_limits.KINDS, 128)).clip(-3, 3)
     keys, heads = (code_limits.vectors(np.arange(n), ordinary[:n]) for n in (2 * code_limits.KINDS, 12))
     check(heads.reshape(3, 4, 128), coded(keys), [79, 74, 80], None)
+
+
+def test_encoded_keys_where_one_multiplication_ends_to_be_enough():
+    # Exponents of keys and queries next to the limits of what is computed in fewer steps, at both ends, and zeros.
+    rng = np.random.default_rng(22)
+    powers = np.ldexp(1.0, [-63, -62, -61, -60, -59, 58, 59, 60, 61, 62, 0])
+    keys = (rng.uniform(0.5, 1, (11, 128)) * powers[:, None]).astype(np.float32)
+    device = simulator.Properties("simulator", (9, 0), 1, 48 * 1024, 64 * 1024, 1 << 20)
+    for power in (-32, -31, -30, -29, 88, 89, 90, 91):
+        q = (rng.uniform(0.5, 1, (1, 4, 128)) * 2.0**power).astype(np.float32)
+        q[0, 3] = 0
+        for some in (keys, keys[-1:], keys[3:4], keys[7:8]):
+            check(q, coded(some), [4 * len(some) + 1], None, properties=device)
 
 
 @pytest.mark.parametrize("rows", [31, 33, 70])

@@ -233,12 +233,16 @@ SCORES = [
     (1, 4096, "transposed"),
     (1, 1 << 18, "transposed"),
     (2, 16, "transposed"),
-    (8, (1 << 18) - 1, "transposed"),
+    (2, (1 << 18) - 1, "transposed"),
     (2, 1 << 18, "held"),
-    (16, 1 << 18, "held"),
-    (17, 1 << 18, "prompt"),
-    (9, 16, "prompt"),
-    (2048, 1 << 14, "prompt"),
+    (4, (1 << 16) - 1, "transposed"),
+    (3, 1 << 16, "held"),
+    (8, (1 << 14) - 1, "transposed"),
+    (5, 1 << 14, "held"),
+    (9, 4095, "prompt"),
+    (9, 4096, "held"),
+    (64, 1 << 14, "held"),
+    (65, 1 << 14, "prompt"),
 ]
 
 

@@ -36,6 +36,7 @@ from ..toolchain.ptx import (
     shared_window,
     st_shared_i64,
     st_shared_v4_i32,
+    wait_for_earlier,
 )
 from ..toolchain.ptx_rows import F3, I1, I2, TENSOR_CORE, PtxRow, signature_of
 from . import exchange_cluster, exchange_scratch, gather, outputs, scores, values
@@ -128,6 +129,7 @@ def build(
         row = int32(row_head // n_head_kv)
         kv_head = int32(row_head - row * n_head_kv)
         which = int32(0)
+        wait_for_earlier()
         if n_pools > 0:
             which = int32(slots[row])
             if which < 0 or which >= n_pools:

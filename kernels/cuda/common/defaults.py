@@ -47,6 +47,8 @@ class Defaults(NamedTuple):
     few            rules of int8 attention of few rows of one pool; the first holds whose rows are enough and of which
                    the device holds all clusters at once. Where none does, ``clusters`` does
     few_cells      cells that a row's ids must have room for at least; at most ``cluster_cells``
+    overlap        kernels whose launches start before the one ahead of them is over; in every state of the switches,
+                   which say what is launched
     """
 
     scores: tuple[Rule, ...]
@@ -56,6 +58,7 @@ class Defaults(NamedTuple):
     cluster_cells: int = 0
     few: tuple[Few, ...] = ()
     few_cells: int = 0
+    overlap: tuple[str, ...] = ()
 
     def scores_schedule(self, rows: int, max_blocks: int) -> str:
         """The schedule of ``block_scores`` of ``rows`` rows over ``max_blocks`` blocks."""
@@ -102,13 +105,21 @@ H200 = Defaults(
         # 1M. Shorter contexts were not measured and keep the standing path.
         Rule(1, 4096, "transposed"),
         Rule(1, 0, "warp"),
-        # Keys that stay in registers pay where there are many: 2 / 4 / 8 / 16 rows at 1M, transposed -> held: 42.4 ->
-        # 38.6, 71.6 -> 65.9, 137 -> 121, 257 -> 233; at 256K 10.0 -> 11.8, 17.2 -> 18.9, 31.4 -> 32.7, 60.8 -> 62.4.
-        Rule(16, 1 << 18, "held"),
+        # Keys copied to shared memory once for all rows pay where there are many rows or keys. Transposed -> held, at
+        # 64K / 256K / 1M: 2 rows 4.4 -> 5.1 / 10.1 -> 11.3 / 42.1 -> 37.4, 4 rows 6.2 -> 6.6 / 17.2 -> 16.9 / 71.0 ->
+        # 58.5, 8 rows 9.8 -> 9.5 / 31.4 -> 29.4 / 137 -> 107.6; 8 rows at 16K 4.35 -> 4.44.
+        Rule(2, 1 << 18, "held"),
         # 2, 4, 8 rows at 64K, multi_query -> transposed: 9.2 -> 4.4, 15.2 -> 6.0, 27.4 -> 9.8; 4 rows 4.0 -> 2.9 at 1K,
         # 5.9 -> 3.2 at 16K, 193 -> 71.8 at 1M.
+        Rule(2, 0, "transposed"),
+        Rule(4, 1 << 16, "held"),
+        Rule(4, 0, "transposed"),
+        Rule(WINDOW_ROWS, 1 << 14, "held"),
         Rule(WINDOW_ROWS, 0, "transposed"),
-        # 16 rows 16.9: the only schedule that reads a key once for several of them.
+        # Prompt -> held, at 16K / 64K / 256K / 1M: 16 rows 6.3 -> 6.3 / 17.1 -> 16.4 / 61.5 -> 54.9 / 259 -> 210; 64
+        # rows 17.0 -> 16.2 / 59.6 -> 55.9 / 242 -> 210 / 955 -> 826.
+        Rule(64, 1 << 12, "held"),
+        # More were not measured otherwise, nor shorter contexts.
         Rule(ANY, 0, "prompt"),
     ),
     selection=(
@@ -139,6 +150,9 @@ H200 = Defaults(
     few=(Few(1, 13), Few(2, 8)),
     # 2,051 cells were measured: up to 2,304 the shares are those of the same two builds.
     few_cells=2049,
+    # A step at 64K with keys of 16 bits, each launch behind the end of the one ahead -> early: 1 row 22.5 -> 21.3, 4
+    # rows 25.2 -> 23.8, with both appends 27.5 -> 25.4 and 32.5 -> 30.3. Scores of fp32 keys were not measured so.
+    overlap=("append_kv_kernel", "append_coded_kernel", "block_scores_int16", "select", "attend_exact"),
 )
 """Measured on an H200 (132 multiprocessors)."""
 
@@ -150,3 +164,9 @@ def defaults(switch: bool | None) -> Defaults:
     """The table by which a call that names no schedule is launched on the current device, with its ``switch`` in this
     state: :data:`STANDING` where it is False. What True means is the operation's own."""
     return STANDING if switch is False else TABLES.get(properties().compute_capability, STANDING)
+
+
+def overlap() -> tuple[str, ...]:
+    """Names of the kernels whose launches on the current device start early: the table of its class says that it was
+    faster."""
+    return TABLES.get(properties().compute_capability, STANDING).overlap

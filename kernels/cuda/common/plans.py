@@ -8,15 +8,17 @@ a call is given may be freed, and another array may lie at the same address.
 An operation without a plan finds one among the plans that it made before (:class:`PlanCache`).
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
-from ..toolchain.compiler import address, addresses, stream_key
+from ..toolchain.compiler import address, addresses, can_overlap, stream_key
 from ..toolchain.host import Argument, Operand
 from .checks import check_array
+from .defaults import overlap
 
 MOST_PLANS = 256
 """Plans that an operation keeps at most; the oldest goes first."""
@@ -25,8 +27,28 @@ MOST_LAUNCHES = 16
 """Launches of a plan that is kept. A call of more, such as a prompt row by row, plans anew."""
 
 
+_overlap: bool | None = None
+"""Whether all launches of new plans that can start early do so; None: those that the table of the device has."""
+
+
+@contextmanager
+def overlapping(on: bool | None) -> Iterator[None]:
+    """New plans with or without early launches, for a comparison; kept plans stay as they were made."""
+    global _overlap
+    before, _overlap = _overlap, on
+    try:
+        yield
+    finally:
+        _overlap = before
+
+
 class Plan:
     """The launches of one operation for given shapes, on one stream of one device.
+
+    A launch may start before the one ahead of it on its stream is over, where the device can do that, the table of
+    ``defaults.py`` has it, and its kernel waits itself before it touches global memory (``wait_for_earlier``). So calls
+    may come in any order, with any other work between them. The kernel behind one of ours may be launched early too,
+    by whomever, if it waits in the same way: ours let it start long before they are over.
 
     operation  name of the operation
     operands   the arrays that every call gives, in order
@@ -56,6 +78,10 @@ class Plan:
         self._own_addresses = tuple(map(address, self.own))
         self._numbers: Sequence[int] | None = None
         self._lock = Lock()
+        if _overlap is not False and self.launches and can_overlap():
+            for launch in self.launches:
+                if _overlap or launch.name in overlap():
+                    launch.start_early()
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{o.name} {o.dtype} {list(o.shape)}" for o in self.operands)

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 
 from ...sources import content_hash, reachable
+from ..toolchain.constants import OVERLAPPING
+from ..toolchain.host import waits_for_earlier
 from ..toolchain.ptx_rows import PtxRow
 
 TARGETS = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))
@@ -35,7 +37,8 @@ _INEXACT = re.compile(
 @dataclass(frozen=True)
 class Report:
     """One kernel for one target. ``inexact``: its fused, fusible, approximate, flushing or float64 instructions;
-    ``missing``: texts it should hold and does not; ``stack`` and ``spills`` in bytes a lane; ``shared`` static bytes.
+    ``missing``: texts it should hold and does not; ``stack`` and ``spills`` in bytes a lane; ``shared`` static bytes;
+    ``early``: what a kernel that waits for earlier launches does before that (:func:`before_wait`).
     """
 
     inexact: tuple[str, ...]
@@ -44,6 +47,7 @@ class Report:
     spills: int
     registers: int
     shared: int
+    early: tuple[str, ...] = ()
 
 
 @cache
@@ -68,6 +72,53 @@ def inexact_instructions(ptx: str) -> tuple[str, ...]:
     return tuple(sorted({name for name in instructions(ptx) if _INEXACT.search(name)}))
 
 
+WAIT = "griddepcontrol.wait"
+_LABEL = re.compile(r"^\s*([$\w]+):")
+_BRANCH = re.compile(r"^(@!?%p\d+\s+)?bra(?:\.uni)?\s+([$\w]+)$")
+_ACCESS = re.compile(r"(?:ld|ldu|st|red|atom|cp|prefetch|tex|tld4|suld|sust)\.")
+_OWN_MEMORY = re.compile(r"\.(?:param|shared|local|const)\b")
+
+
+def before_wait(ptx: str) -> tuple[str, ...]:
+    """What the kernel of ``ptx`` can do on some path without having waited for earlier launches: accesses to memory
+    that others see, its end, and jumps by a table, which are not followed; sorted. One that waits in time gives ()."""
+    body = ptx[ptx.index("{", ptx.index(".entry")) + 1 :]
+    statements: list[str] = []
+    labels: dict[str, int] = {}
+    for line in body.splitlines():
+        line = line.split("//")[0]
+        label = _LABEL.match(line)
+        if label:
+            labels[label[1]] = len(statements)
+            line = line[label.end() :]
+        if not line.lstrip().startswith("."):
+            statements += [part.strip(" \t{}") for part in line.split(";") if part.strip(" \t{}")]
+    found, seen, todo = set(), set(), [0]
+    while todo:
+        at = todo.pop()
+        while at not in seen:
+            seen.add(at)
+            if at == len(statements):
+                found.add("end")
+                break
+            name = re.sub(r"^@!?%p\d+\s+", "", statements[at])
+            branch = _BRANCH.match(statements[at])
+            if name == WAIT and name == statements[at]:
+                break
+            if branch:
+                todo.append(labels[branch[2]])
+                if not branch[1]:
+                    break
+            elif re.match(r"(ret|exit)\b|brx|call", name):
+                found.add(name.split()[0])
+                if name == statements[at]:
+                    break
+            elif _ACCESS.match(name) and (name.startswith("cp.") or not _OWN_MEMORY.search(name.split()[0])):
+                found.add(name.split()[0])
+            at += 1
+    return tuple(sorted(found))
+
+
 def assemble(ptx: str, target: tuple[int, int], max_registers: int | None = None) -> dict[str, int]:
     """ptxas's account of ``ptx``: stack, spills, registers, shared. Raises RuntimeError with its message."""
     with tempfile.TemporaryDirectory() as folder:
@@ -90,6 +141,14 @@ def assemble(ptx: str, target: tuple[int, int], max_registers: int | None = None
     }
 
 
+def early(row: PtxRow, ptx: str, target: tuple[int, int]) -> tuple[str, ...]:
+    """:func:`before_wait` of a row's kernel that waits for earlier launches, on targets that can; () of every other,
+    whose PTX must not hold a word of it."""
+    if waits_for_earlier(row.kernel) and target >= OVERLAPPING:
+        return before_wait(ptx)
+    return ("griddepcontrol",) if "griddepcontrol" in ptx else ()
+
+
 def reports(row: PtxRow, folder: Path | str | None = None) -> dict[tuple[int, int], Report]:
     """:class:`Report` of ``row`` for every target from its minimum on: target -> report. ``folder`` keeps them."""
     from ..toolchain.compiler import NAME, compile_ptx
@@ -108,7 +167,10 @@ def reports(row: PtxRow, folder: Path | str | None = None) -> dict[tuple[int, in
         accounts = dict(zip(targets, pool.map(lambda t: assemble(texts[t], t, cap), targets), strict=True))
     found = {
         target: Report(
-            inexact_instructions(ptx), tuple(text for text in row.expect if text not in ptx), **accounts[target]
+            inexact_instructions(ptx),
+            tuple(text for text in row.expect if text not in ptx),
+            **accounts[target],
+            early=early(row, ptx, target),
         )
         for target, ptx in texts.items()
     }

@@ -26,13 +26,15 @@ PATIENCE = 10.0
 @dataclass(frozen=True)
 class Verdict:
     """One kernel. ``error``: why it does not compile, else empty and the others hold: ``inexact`` instructions and
-    ``missing`` texts where the row's contract forbids them, ``spilled`` whether it takes more stack or spills than its
-    row allows, ``registers``, ``stack`` and ``spills`` (bytes a lane), ``seconds`` of the compilation to PTX."""
+    ``missing`` texts where the row's contract forbids them, what it does too ``early`` (``check.early``), ``spilled``
+    whether it takes more stack or spills than its row allows, ``registers``, ``stack`` and ``spills`` (bytes a lane),
+    ``seconds`` of the compilation to PTX."""
 
     name: str
     error: str = ""
     inexact: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    early: tuple[str, ...] = ()
     spilled: bool = False
     registers: int = 0
     stack: int = 0
@@ -42,7 +44,7 @@ class Verdict:
     @property
     def passed(self) -> bool:
         """Whether it compiles and keeps its row's contract."""
-        return not (self.error or self.inexact or self.missing or self.spilled)
+        return not (self.error or self.inexact or self.missing or self.early or self.spilled)
 
 
 def verdict(name: str, target: tuple[int, int]) -> Verdict:
@@ -62,6 +64,7 @@ def verdict(name: str, target: tuple[int, int]) -> Verdict:
         name,
         inexact=check.inexact_instructions(ptx) if row.exact else (),
         missing=tuple(text for text in row.expect if text not in ptx),
+        early=check.early(row, ptx, target),
         spilled=row.hot and (found["stack"] > stack or found["spills"] > spills),
         registers=found["registers"],
         stack=found["stack"],
@@ -114,6 +117,7 @@ def lines(found: Sequence[Verdict]) -> list[str]:
             continue
         faults = [f"inexact: {', '.join(one.inexact)}"] * bool(one.inexact)
         faults += [f"lacks {', '.join(one.missing)}"] * bool(one.missing) + ["spills"] * one.spilled
+        faults += [f"before it waits: {', '.join(one.early)}"] * bool(one.early)
         sizes = f"{one.registers} | {one.stack} | {one.spills} | {one.seconds:.0f}"
         text.append(f"| `{one.name}` | {'; '.join(faults) or 'passed'} | {sizes} |")
     compiled = sum(not one.error for one in found)
@@ -134,9 +138,11 @@ def _read(path: Path, key: str) -> dict[str, Verdict]:
         return {}
     kept = json.loads(path.read_text())
     rows = kept["verdicts"] if kept.get("key") == key else []
-    return {
-        row["name"]: replace(Verdict(**row), inexact=(*row["inexact"],), missing=(*row["missing"],)) for row in rows
-    }
+    found = {}
+    for row in rows:
+        inexact, missing, early = (tuple(row[field]) for field in ("inexact", "missing", "early"))
+        found[row["name"]] = replace(Verdict(**row), inexact=inexact, missing=missing, early=early)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

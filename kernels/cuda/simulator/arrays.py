@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .state import State, fault
+from .state import State, early, fault
 
 
 def _bytes_of(array):
@@ -58,6 +58,8 @@ class GlobalArray:
         return offset + size <= whole
 
     def _checked(self, index):
+        if State.lane is not None and State.lane.early:
+            early("a global array")
         index = index if type(index) is tuple else (index,)
         if len(index) > self.ndim:
             fault("bounds", f"{len(index)} indices into {self.ndim} axes")

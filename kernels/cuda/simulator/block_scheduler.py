@@ -23,12 +23,12 @@ class Lane:
     """One lane. ``clock`` counts its own synchronisations; ``seen`` [lanes] is the clock up to which it is ordered
     after every lane of its block. ``open`` and ``groups`` hold its asynchronous copies under way, ``polled`` what it
     looked at, ``value`` the result of what it last waited for; ``arrivals`` and ``waits`` count its cluster's barriers,
-    ``awaits()`` says what a polling lane waits for, where that is known. ``laneid`` is its index in the warp; ``go()``
-    switches to it."""
+    ``awaits()`` says what a polling lane waits for, where that is known. ``early``: it has not waited for earlier
+    launches yet, and must. ``laneid`` is its index in the warp; ``go()`` switches to it."""
 
     __slots__ = (
-        *("arrivals", "awaits", "block", "clock", "go", "greenlet", "groups", "index", "laneid", "open", "polled"),
-        *("seen", "thread", "value", "waits", "warp"),
+        *("arrivals", "awaits", "block", "clock", "early", "go", "greenlet", "groups", "index", "laneid", "open"),
+        *("polled", "seen", "thread", "value", "waits", "warp"),
     )
 
     def __init__(self, block: Any, index: Any, thread: Any, warp: Any) -> None:
@@ -42,7 +42,10 @@ class Lane:
         self.go = self.greenlet.switch
 
     def _run(self):
+        self.early = self.block.overlaps
         self.block.function(*self.block.args)
+        if self.early:
+            fault("dependency", "ends without waiting for the launches before it", self, "at its end")
 
 
 class Warp:
@@ -57,9 +60,10 @@ class Warp:
 class Block:
     """One thread block under way. ``fresh`` holds the lanes not yet started, ``ready`` those that may go on, in order,
     ``polling`` those that look at memory which others write; ``cluster``: of a launch in clusters, its
-    ``cluster.Cluster``."""
+    ``cluster.Cluster``; ``overlaps``: its kernel waits for earlier launches itself."""
 
     cluster = None
+    overlaps = False
 
     def __init__(
         self,

@@ -23,6 +23,8 @@ What is found, each as a :class:`SimulationError` that names kernel, block, lane
                 and votes order registers, not memory; what blocks of a cluster send each other has rules of its own
                 (cluster.py)
 ``overflow``    a global store of an integer its array cannot hold; a float out of an integer's range
+``dependency``  a kernel that waits for earlier launches (``wait_for_earlier``) and touches global memory before that,
+                or ends without it
 ``device``      an instruction that the simulated device does not have: those of clusters and mbarriers (sm_90), ``mma``
                 and ``cp.async`` (sm_80), ``ldmatrix`` (sm_75). Nothing older than sm_75 is simulated
 ``python``      any other exception
@@ -50,7 +52,8 @@ from typing import Any
 import numpy as np
 
 from ..toolchain import host
-from ..toolchain.host import Argument, Numbers, Properties, count_launch, launches, per_device
+from ..toolchain.constants import OVERLAPPING
+from ..toolchain.host import Argument, Numbers, Properties, count_launch, launches, per_device, waits_for_earlier
 from . import memory, numbers, ops, ptx
 from .arrays import GlobalArray
 from .block_scheduler import Block, run_grid
@@ -109,13 +112,16 @@ def launch(
     seen = tuple(memory.register(x) if isinstance(x, np.ndarray) else _scalar(x) for x in args)
     blocks = blocks_of.x * blocks_of.y * blocks_of.z
     backwards = settings.order == "backwards"
+    overlaps = waits_for_earlier(kernel)
 
     if blocks % cluster:
         raise ValueError(f"cluster = {cluster}: must divide the grid's {blocks} blocks")
 
     def make(i, own):
         index = Dim3(i % blocks_of.x, i // blocks_of.x % blocks_of.y, i // (blocks_of.x * blocks_of.y))
-        return Block(kernel.__name__, kernel.py_func, seen, index, blocks_of, lanes_of, own, memory, backwards)
+        made = Block(kernel.__name__, kernel.py_func, seen, index, blocks_of, lanes_of, own, memory, backwards)
+        made.overlaps = overlaps
+        return made
 
     def start(i):
         if cluster == 1:
@@ -146,8 +152,13 @@ class SimulatedLaunch:
     ) -> None:
         self.name, self.kernel, self.args = kernel.__name__, kernel, tuple(args)
         self.grid, self.block, self.shared, self.cluster = grid, block, shared, cluster
+        self.early = False
         self._arrays: Sequence[Any] = ()
         self._given: Sequence[int] = ()
+
+    def start_early(self) -> None:
+        """As ``PackedLaunch``; launches run one after another here."""
+        self.early = waits_for_earlier(self.kernel)
 
     def point(self, addresses: Sequence[int], arrays: Sequence[Any] = ()) -> None:
         """Take a call's arrays; their ``addresses`` are for a device."""
@@ -234,6 +245,7 @@ def _compiler():
     module.properties = lambda: settings.properties
     module.Properties = Properties
     module.max_clusters = _max_clusters
+    module.can_overlap = lambda: settings.properties.compute_capability >= OVERLAPPING
     module.resident_blocks = lambda kernel, args, block, shared: settings.resident_blocks
     return module
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..toolchain.constants import STATIC_SHARED
 from .arrays import GlobalArray
-from .state import State, fault
+from .state import State, early, fault
 
 STATIC = 1024
 """First shared address: not 0, so that an address never set is noticed."""
@@ -168,6 +168,8 @@ class GlobalMemory:
 
     def find(self, address: int, size: int, what: str) -> tuple[memoryview, int]:
         """(memory view, offset) of ``size`` bytes at ``address``; a fault unless they lie in one registered array."""
+        if State.lane.early:
+            early(f"{what} of {size} bytes of global memory")
         slot = address >> _SHIFT
         array = self.arrays.get(slot)
         if array is None and slot >= _PERSISTENT and slot in _tables:

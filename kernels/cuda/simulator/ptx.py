@@ -339,6 +339,15 @@ def fence_gpu() -> None:
     """Stores are seen in order: the simulator's always are."""
 
 
+def start_next() -> None:
+    """Launches run one after another here."""
+
+
+def wait_for_earlier() -> None:
+    """They are over; only what a kernel does before this is of interest."""
+    State.lane.early = False
+
+
 def barrier_sync(number: int, count: Any) -> None:
     """Wait at barrier ``number`` for ``count`` lanes."""
     sync.barrier(number, count)

@@ -10,7 +10,7 @@ from greenlet import getcurrent
 
 class SimulationError(RuntimeError):
     """A fault in a kernel. ``kind`` is one of: barrier, divergence, unwritten, bounds, alignment, race, overflow,
-    device, python. The message names kernel, block, lane and source line."""
+    dependency, device, python. The message names kernel, block, lane and source line."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -98,3 +98,8 @@ def fault(kind: str, message: str, lane: Any = None, location: str | None = None
     lane = lane or State.lane
     at = f"kernel {lane.block.name}, block {lane.block.index}, lane {lane.index}, {location or where(lane)}"
     raise SimulationError(kind, f"{at}: {message}")
+
+
+def early(what: str) -> NoReturn:
+    """:func:`fault` of the running lane, which touches ``what`` too early."""
+    fault("dependency", f"{what} before the kernel waited for the launches before it")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from . import choice, driver
-from .constants import STATIC_SHARED
+from .constants import OVERLAPPING, STATIC_SHARED
 from .host import Argument, DeviceArray, Numbers, Properties, per_device
 
 _chosen = choice.chosen()
@@ -36,6 +36,7 @@ __all__ = [
     "addresses",
     "array_module",
     "as_numpy",
+    "can_overlap",
     "capturing",
     "compile_ptx",
     "cuda",
@@ -287,6 +288,11 @@ def max_clusters(kernel: Any, args: Sequence[Any], block: int, shared: int, clus
     if properties().compute_capability < (9, 0):
         return 0
     return driver.max_clusters(_function(kernel, args), block, shared, cluster, current_device())
+
+
+def can_overlap() -> bool:
+    """Whether launches on the current device may start before the one ahead of them is over."""
+    return properties().compute_capability >= OVERLAPPING and driver.launches_early()
 
 
 def compile_ptx(kernel: Any, signature: Any, compute_capability: tuple[int, int]) -> str:

@@ -14,3 +14,6 @@ MAX_GRID_YZ = 65535
 
 STATIC_SHARED = 48 * 1024
 """Bytes of shared memory that a kernel has without an attribute set on it."""
+
+OVERLAPPING = (9, 0)
+"""The least compute capability on which a launch may start before the one ahead of it is over."""

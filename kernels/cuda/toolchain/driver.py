@@ -1,4 +1,5 @@
-"""What the driver is asked for itself: launches with packed arguments, dynamic shared memory, clusters of blocks.
+"""What the driver is asked for itself: launches with packed arguments, dynamic shared memory, clusters of blocks,
+launches that start before the one ahead of them is over.
 
 ``compiler.py`` alone calls these. ``kernel`` is one of the compiler's, ``types`` are numba's of its arguments;
 ``device`` is the current one's ordinal, by which answers are remembered. Every function raises RuntimeError when the
@@ -7,6 +8,7 @@ driver refuses, unless it says otherwise.
 
 import ctypes
 from collections.abc import Iterator, Sequence
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ import numpy as np
 from . import cubins
 from .choice import chosen
 from .constants import STATIC_SHARED
-from .host import Argument, Numbers, count_launch
+from .host import Argument, Numbers, count_launch, waits_for_earlier
 
 WORD = 8
 """Bytes of a packed parameter, whatever its own size: the driver reads as many bytes as the kernel's parameter has."""
@@ -23,11 +25,13 @@ WORD = 8
 
 class Function(NamedTuple):
     """A kernel compiled for some types of arguments and loaded: its name, the driver's library that holds it, the
-    driver's handle as an int."""
+    driver's handle as an int; ``waits``: whether it waits itself for what it depends on, so that it may be launched
+    early."""
 
     name: str
     library: Any
     handle: int
+    waits: bool = False
 
 
 _functions: dict[tuple[Any, tuple[Any, ...], int], Function] = {}
@@ -62,7 +66,7 @@ def _loaded(made, kernel, device):
     if carveout is not None:
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
         _succeeded(driver.cuKernelSetAttribute(attribute, carveout, found, driver.CUdevice(device)), what)
-    return Function(name, library, int(found))
+    return Function(name, library, int(found), waits_for_earlier(kernel))
 
 
 def _succeeded(answer, what):
@@ -89,20 +93,41 @@ def set_dynamic_shared(function: Function, nbytes: int, device: int) -> None:
     _dynamic_shared[function] = nbytes
 
 
-def _configuration(grid, block, shared, cluster):
-    """A driver's launch configuration of one-dimensional ``grid`` and ``block`` in clusters; its stream is unset."""
+def _configuration(grid, block, shared, cluster, early=False):
+    """A driver's launch configuration; its stream is unset. ``cluster``: blocks of a cluster, of a grid of one axis;
+    ``early``: it may start before the launch ahead of it is over."""
     from cuda.bindings import driver
 
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    size = attribute.value.clusterDim
-    size.x, size.y, size.z = cluster, 1, 1
+    attributes = []
+    if cluster > 1:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size = attribute.value.clusterDim
+        size.x, size.y, size.z = cluster, 1, 1
+        attributes.append(attribute)
+    if early:
+        attribute = driver.CUlaunchAttribute()
+        attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        attribute.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(attribute)
     made = driver.CUlaunchConfig()
-    made.gridDimX, made.gridDimY, made.gridDimZ = grid, 1, 1
-    made.blockDimX, made.blockDimY, made.blockDimZ = block, 1, 1
+    made.gridDimX, made.gridDimY, made.gridDimZ = grid
+    made.blockDimX, made.blockDimY, made.blockDimZ = block
     made.sharedMemBytes = shared
-    made.attrs, made.numAttrs = [attribute], 1
+    made.attrs, made.numAttrs = attributes, len(attributes)
     return made
+
+
+EARLY_DRIVER = 12030
+"""The least version of the driver (CUDA 12.3) that keeps early launches early in a captured graph."""
+
+
+@cache
+def launches_early() -> bool:
+    """Whether the driver lets a launch start before the one ahead of it is over, captured in a graph too."""
+    from cuda.bindings import driver
+
+    return int(_succeeded(driver.cuDriverGetVersion(), "version of the driver")) >= EARLY_DRIVER
 
 
 def _strides(shape: Sequence[int], itemsize: int) -> Iterator[int]:
@@ -147,7 +172,8 @@ class PackedLaunch:
 
     ``args``: :class:`~.host.Argument`, :class:`~.host.Numbers`, device arrays, numbers and tuples of numbers. What an
     engine needs to launch it without Python: ``function`` (name, handle of a CUkernel), ``grid``, ``block``, ``shared``
-    (bytes), ``cluster``, ``parameters`` (address of the ``kernelParams``, which lives as long as this object).
+    (bytes), ``cluster``, ``early`` (see :meth:`start_early`), ``parameters`` (address of the ``kernelParams``, which
+    lives as long as this object).
     """
 
     def __init__(
@@ -182,13 +208,22 @@ class PackedLaunch:
         self._handle = driver.CUfunction(function.handle)
         self._sizes = (*grid, *block, shared)
         self._device, self._stream = device, driver.CUstream
-        self._launch, self._launch_clusters = driver.cuLaunchKernel, driver.cuLaunchKernelEx
-        self._configuration = _configuration(grid[0], block[0], shared, cluster) if cluster > 1 else None
+        self._launch, self._launch_configured = driver.cuLaunchKernel, driver.cuLaunchKernelEx
+        self._configuration = _configuration(grid, block, shared, cluster) if cluster > 1 else None
+        self.early = False
 
     @property
     def words(self) -> list[int]:
         """The packed parameters, each as int64."""
         return list(self._words)
+
+    def start_early(self) -> None:
+        """Let it start before the launch ahead of it on its stream is over (attribute programmatic stream
+        serialization), where its kernel waits itself for what it depends on; nothing of any other kernel. The device
+        and the driver must have it (``compiler.can_overlap``)."""
+        if self.function.waits and not self.early:
+            self.early = True
+            self._configuration = _configuration(self.grid, self.block, self.shared, self.cluster, True)
 
     def point(self, addresses: Sequence[int], arrays: Sequence[Any] = ()) -> None:
         """Take the ``addresses`` of a call's arrays (``arrays`` are for the simulator)."""
@@ -215,7 +250,7 @@ class PackedLaunch:
         if self._configuration is None:
             return self._launch(self._handle, *self._sizes, stream, self.parameters, 0)[0]
         self._configuration.hStream = self._stream(stream)
-        return self._launch_clusters(self._configuration, self._handle, self.parameters, 0)[0]
+        return self._launch_configured(self._configuration, self._handle, self.parameters, 0)[0]
 
 
 _resident: dict[tuple[Function, int, int], int] = {}
@@ -249,7 +284,7 @@ def max_clusters(function: Function, block: int, shared: int, cluster: int, devi
         attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         answer = driver.cuKernelSetAttribute(attribute, 1, driver.CUkernel(function.handle), driver.CUdevice(device))
         _succeeded(answer, f"{function.name} in clusters of {cluster}")
-        configuration = _configuration(cluster, block, shared, cluster)
+        configuration = _configuration((cluster, 1, 1), (block, 1, 1), shared, cluster)
         status, count = driver.cuOccupancyMaxActiveClusters(driver.CUfunction(function.handle), configuration)
         _clusters[key] = 0 if int(status) else int(count)
     return _clusters[key]

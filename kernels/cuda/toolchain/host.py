@@ -55,6 +55,17 @@ class Numbers(NamedTuple):
         return (*numbers[self.start : self.stop], *(0,) * (self.length - (self.stop - self.start)))
 
 
+WAIT = "wait_for_earlier"
+"""Name of the instruction in ``ptx.py`` with which a kernel waits for the launches before it."""
+
+
+def waits_for_earlier(kernel: Any) -> bool:
+    """Whether ``kernel``, of either compiler, itself waits for the launches before it: only such a one may be launched
+    early. That it does so in time is what the PTX check and the simulator see to."""
+    code = kernel.py_func.__code__
+    return WAIT in code.co_names or WAIT in code.co_freevars
+
+
 _launches: Counter[str] = Counter()
 
 

@@ -97,14 +97,23 @@ def _result(context, builder, return_type, call, results):
 
 
 def assembly(
-    text: str, constraints: str, results: str, arguments: str, volatile: bool, converged: bool
+    text: str,
+    constraints: str,
+    results: str,
+    arguments: str,
+    volatile: bool,
+    converged: bool,
+    minimum: tuple[int, int] = (0, 0),
 ) -> Callable[..., Any]:
     """Code of an intrinsic that is the inline assembly ``text``; ``results`` and ``arguments`` have a letter for each
-    register. ``volatile``: neither moved nor merged; ``converged``: all lanes of a warp carry it out together."""
+    register. ``volatile``: neither moved nor merged; ``converged``: all lanes of a warp carry it out together;
+    ``minimum``: the least compute capability that has it, of one without results. Older targets get nothing."""
     given = [_LLVM[letter] for letter in results]
     llvm = ir.VoidType() if not given else given[0] if len(given) == 1 else ir.LiteralStructType(given)
 
     def codegen(context, builder, signature, args):
+        if minimum > (0, 0) and _dispatcher.get_current_device().compute_capability < minimum:
+            return context.get_dummy_value()
         function = ir.FunctionType(llvm, [_LLVM[letter] for letter in arguments])
         asm = ir.InlineAsm(function, text, constraints, side_effect=volatile)
         call = builder.call(asm, args, attrs=("convergent",) if converged else ())

@@ -95,13 +95,23 @@ _MLIR = {"i": mlir_types.i32, "u": mlir_types.i32, "l": mlir_types.i64, "f": mli
 
 
 def assembly(
-    text: str, constraints: str, results: str, arguments: str, volatile: bool, converged: bool
+    text: str,
+    constraints: str,
+    results: str,
+    arguments: str,
+    volatile: bool,
+    converged: bool,
+    minimum: tuple[int, int] = (0, 0),
 ) -> Callable[..., Any]:
     """Code of an intrinsic that is the inline assembly ``text``; ``results`` and ``arguments`` have a letter for each
     register. ``volatile``: neither moved nor merged. ``converged`` (all lanes of a warp carry it out together) cannot
-    be said: MLIR's inline assembly has no such attribute."""
+    be said: MLIR's inline assembly has no such attribute. ``minimum``: the least compute capability that has it, of one
+    without results. Older targets get nothing."""
 
     def codegen(builder, target, args, kwargs):
+        if minimum > (0, 0) and tools._cached_cc < minimum:
+            builder.store_var(target, None)
+            return
         given = [_MLIR[letter]() for letter in results]
         taken = [
             builder.mlir_convert(builder.load_var(value), _MLIR[letter]())

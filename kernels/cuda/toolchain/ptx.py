@@ -13,19 +13,28 @@ from typing import Any
 
 from .choice import chosen
 from .compiler import float32, int32, int64, intrinsic, types, uint32
+from .constants import OVERLAPPING
 
 _TYPES = {"i": (int32, "r"), "u": (uint32, "r"), "l": (int64, "l"), "f": (float32, "f")}
 """Letter of a register -> (numba type, register class)."""
 
 
 def _instruction(
-    name: str, text: str, results: str, arguments: str, memory: bool = False, converged: bool = False
+    name: str,
+    text: str,
+    results: str,
+    arguments: str,
+    memory: bool = False,
+    converged: bool = False,
+    minimum: tuple[int, int] = (0, 0),
 ) -> Callable[..., Any]:
     """The intrinsic ``name``: PTX ``text``, whose operands $0, $1, ... are the results and then the arguments.
 
     results, arguments  a letter of ``_TYPES`` for each register
     memory              it reads or writes memory that others may write, so the compiler neither moves nor merges it
     converged           all lanes of a warp carry it out together
+    minimum             the least compute capability that has it; nothing is left of it on older targets. A device
+                        function is compiled once for all targets, so such an instruction is called by kernels alone
     """
     taken = [_TYPES[letter] for letter in arguments]
     given = [_TYPES[letter] for letter in results]
@@ -34,7 +43,9 @@ def _instruction(
         return_type = given[0][0] if len(given) == 1 else types.UniTuple(given[0][0], len(given))
     typed = return_type(*[t[0] for t in taken])
     constraints = [f"={t[1]}" for t in given] + [t[1] for t in taken] + ["~{memory}"] * memory
-    codegen = chosen().assembly(text, ",".join(constraints), results, arguments, memory or not results, converged)
+    codegen = chosen().assembly(
+        text, ",".join(constraints), results, arguments, memory or not results, converged, minimum
+    )
 
     def typing(typingctx, *_):
         return typed, codegen
@@ -228,6 +239,13 @@ atom_global_add_i32 = _instruction(
 )
 atom_global_inc = _instruction("atom_global_inc", "atom.acq_rel.gpu.global.inc.u32 $0,[$1],$2;", "i", "li", memory=True)
 fence_gpu = _instruction("fence_gpu", "fence.acq_rel.gpu;", "", "", memory=True)
+
+# Launches that overlap: sm_90 and newer, nothing on older targets. start_next allows the next launch of the stream to
+# start, once every block has called it or has ended; wait_for_earlier returns when all earlier launches of the stream
+# are over and all that they wrote is seen. Where a launch or its next one was not allowed to overlap (driver.py), each
+# does nothing. A kernel that overlaps waits on every path, in every lane, before it touches global memory.
+start_next = _instruction("start_next", "griddepcontrol.launch_dependents;", "", "", memory=True, minimum=OVERLAPPING)
+wait_for_earlier = _instruction("wait_for_earlier", "griddepcontrol.wait;", "", "", memory=True, minimum=OVERLAPPING)
 
 # Named barriers (id 1 to 15, lanes), lanes a multiple of 32. barrier_arrive does not wait.
 barrier_sync = _instruction("barrier_sync", "bar.sync $0,$1;", "", "ii", memory=True, converged=True)

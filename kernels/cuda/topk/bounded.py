@@ -52,6 +52,8 @@ from ..toolchain.ptx import (
     st_global_i32,
     st_shared_i32,
     st_shared_v2_i32,
+    start_next,
+    wait_for_earlier,
 )
 from ..toolchain.ptx_rows import F2, I2, PtxRow, signature_of
 from .bounded_bins import bins_of
@@ -232,6 +234,8 @@ def bounded(blocks: int, size: int, ratio: int) -> Any:
         thread = int32(cuda.threadIdx.x)
         source = global_base(scores) + int64(row) * max_blocks * 4
         lowest = int_as_float(int32(LOWEST_BITS))
+        start_next()
+        wait_for_earlier()
         if early:
             # On their way while the step record is.
             for i in range(held):
