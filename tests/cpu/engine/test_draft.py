@@ -271,4 +271,4 @@ def test_draft_attention_takes_the_split_schedule_when_its_switch_is_set(model, 
     with override(split_attn=split):
         request, slot, drafter = request_of(model, IDS, [4])
         assert len(drafter.propose([DraftRequest(request, slot, 3)])[0].tokens) == 3
-    assert cut == [None, None] + [20 if split else None] * 2
+    assert cut == [None, None] + [2 if split else None] * 2
