@@ -64,11 +64,13 @@ class Calls:
 
 @pytest.fixture(autouse=True)
 def tables(backend, monkeypatch):
-    """Tables of each test alone: the allocator gives an address of an earlier test again."""
+    """Tables and plans of each test alone: the allocator gives an address of an earlier test again, whose plan would
+    know the table of these addresses and write none."""
     module = backend.load("common.pool_tables")
     fresh = module.PoolTables()
     fresh.open(backend.load("toolchain.compiler").current_device())
     monkeypatch.setattr(module, "TABLES", fresh)
+    backend.load("attend")._plans.clear()
     return fresh
 
 

@@ -62,6 +62,8 @@ class Captured:
 @pytest.mark.parametrize("warm", [True, False], ids=["called before", "first call"])
 def test_a_graph_keeps_the_pools_of_its_capture(backend, warm):
     """Calls with other pools come between its replays; page tables that change in place are followed."""
+    import cupy
+
     q, kvs, ids, steps, slots = several(300, 6)
     slots[:] = [5, 0, 2, 5, 1]
     wanted = exact.attend(q, kvs, ids, steps, slots)
@@ -73,22 +75,28 @@ def test_a_graph_keeps_the_pools_of_its_capture(backend, warm):
     for seed in range(301, 310):
         other = random_kv(np.random.default_rng(seed), "int8", 24, kvs[5].pool.page_size)
         moved = backend.to_device(other)
+        # Copied on the current stream, of which the graph's knows nothing.
+        cupy.cuda.Device().synchronize()
         there.pool, there.table = moved.pool, moved.table
         same(graph.eager(), exact.attend(q, [*kvs[:5], other], ids, steps, slots))
         same(graph.replay(), wanted)
     kvs[5].table[:] = kvs[5].table[::-1].copy()
     held[1].set(kvs[5].table)
+    cupy.cuda.Device().synchronize()
     same(graph.replay(), exact.attend(q, kvs, ids, steps, slots))
 
 
 def test_two_graphs_of_one_plan_keep_their_own_pools(backend):
     """Both were captured before either ran, the second with pools that no call had before."""
+    import cupy
+
     q, kvs, ids, steps, slots = several(320, 5)
     calls = Calls(backend, q, kvs, ids, steps, slots)
     first = Captured(calls, True)
     wanted = exact.attend(q, kvs, ids, steps, slots)
     other = several(330, 5)[1]
     calls.there = backend.to_device(other)
+    cupy.cuda.Device().synchronize()
     with first.stream:
         first.stream.begin_capture()
         first._launch()

@@ -73,11 +73,17 @@ def yardstick(q, kv, ids, steps):
     return out
 
 
-def check_error(got, q, kv, ids, steps):
-    """The error against float64 is within BOUND of the yardstick's. Returns both, for a report."""
+CUT = 2.0**-23
+"""What tensor cores may add to the relative error: where four products are summed they cut off what does not fit,
+always towards zero, so that a long row's sums are shifted by up to a unit in the last place. Over 32,768 cells:
+1.35e-7, where NumPy's chunks have 0.62e-7."""
+
+
+def check_error(got, q, kv, ids, steps, cut=0.0):
+    """The error against float64 is within BOUND of the yardstick's, and ``cut`` more. Returns both, for a report."""
     want = attend(q, kv, ids, steps)
     mine, theirs = relative_error(got, want), relative_error(yardstick(q, kv, ids, steps), want)
-    assert mine <= BOUND * theirs, f"{mine:.2e} against float64, NumPy's float32 chunks {theirs:.2e}"
+    assert mine <= BOUND * theirs + cut, f"{mine:.2e} against float64, NumPy's float32 chunks {theirs:.2e}"
     return mine, theirs
 
 

@@ -215,13 +215,14 @@ def test_the_clock_of_the_host_divides_by_the_calls():
 class FakeDevice:
     """A device whose graphs carry out nothing (``stale``), or the calls themselves; events tell a made-up time."""
 
-    def __init__(self, stale=False, captures=True, late=0.0):
-        self.stale, self.captures, self.late = stale, captures, late
+    def __init__(self, stale=False, captures=True, late=0.0, times=1 << 30):
+        self.stale, self.captures, self.late, self.times = stale, captures, late, times
         self.waits = 0
 
     def synchronize(self):
+        """A sample waits before it, for its last event, and for the device: late are the first ``times`` of those."""
         self.waits += 1
-        if self.late and self.waits % 2 == 0:
+        if self.late and self.waits % 3 == 0 and self.waits <= 3 * self.times:
             time.sleep(self.late)
 
     def event(self):
@@ -258,6 +259,8 @@ class FakeDevice:
             FakeDevice(captures=False, late=0.01),
             "clock of the host, synchronised, hot; no events: the device worked for",
         ),
+        # Late twice: other work on the machine.
+        (FakeDevice(captures=False, late=0.01, times=2), "events, hot, launches by the host included"),
     ],
 )
 def test_the_most_exact_timer_that_fits_is_taken(device, contract):
