@@ -28,7 +28,7 @@ MAX_GRAPHS = 128
 
 OWN_AFTER = 24
 """Rounds of the same slots that programs of more slots or rows serve before they get programs of their own. Making
-them takes some 80 ms on an H200, and 8 slots' programs take a millisecond more than one slot's."""
+them takes 20 to 43 ms on an H200, and 8 slots' programs take a millisecond more than one slot's."""
 
 MAX_SERVED = 1024
 """Sets of slots of which it is known how many rounds they were served by others' programs."""

@@ -4,7 +4,6 @@ A kernel is compiled when it is first called, and from then on taken from numba'
 a process, so the jobs below, each of a few operations, run in processes of their own.
 """
 
-import contextlib
 import json
 import multiprocessing
 import os
@@ -154,13 +153,13 @@ def _job(name: str) -> tuple[float, str | None]:
 
 
 def _stop(server):
-    """End a server and its processes, whatever they are doing."""
+    """End a server and its processes, whatever they are doing, unless it has ended."""
+    if server.poll() is not None:
+        return
     if hasattr(os, "killpg"):
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
+        os.killpg(server.pid, signal.SIGKILL)
     else:
         server.kill()
-    server.wait()
 
 
 def warm(
@@ -208,6 +207,7 @@ def warm(
         finally:
             # After a failure or Ctrl-C nothing is compiled any more.
             _stop(server)
+            server.communicate()
     return {name: found[name] for name in names}
 
 
