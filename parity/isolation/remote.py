@@ -125,8 +125,14 @@ class RemoteKernel:
             self._errors.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_process", None) is not None:
-            self.close()
+        process = getattr(self, "_process", None)
+        if process is not None:
+            try:
+                self.close()
+            except KeyboardInterrupt:
+                # Python would print it and go on, so nothing is lost; the child must end all the same.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def run(self, name: str, arguments: dict[str, Any], keywords: dict[str, Any], gives: Gives, guarded: Any) -> Any:
         """One call, as ``Kernel.run`` has it. The inputs are compared here, in memory that the child shares.

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("numba.cuda.core", reason="numba-cuda is missing (extra cuda12 or cuda13)")
+
 from qsa.kernels.cuda.attend_exact import exchange_cluster, scores
 from qsa.kernels.cuda.attend_exact import kernel as attend_exact
 from qsa.kernels.cuda.toolchain import cubins, driver

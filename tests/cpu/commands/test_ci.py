@@ -140,7 +140,7 @@ def test_the_second_environment_runs_every_test_that_needs_the_wheels(checkout):
     needed = {path for path in files if needs.search(path.read_text(encoding="utf-8"))}
     named = [ROOT / word for word in said.split() if word.startswith("tests/")]
     run = {path for name in named for path in (name.rglob("test_*.py") if name.is_dir() else [name])}
-    assert len(needed) == 9 and needed == run
+    assert len(needed) == 10 and needed == run
 
 
 def test_reasons_of_skipped_tests_are_counted():

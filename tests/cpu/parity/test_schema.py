@@ -42,7 +42,8 @@ def test_every_stored_record_fits_its_schema(kind):
 
 def test_benchmark_results_fit_their_schema():
     held = validator("benchmark-results")
-    steps = [step for stored in evidence.records() for step in stored.sections["benchmark"].steps]
+    measured = [stored.sections["benchmark"] for stored in evidence.records() if "benchmark" in stored.sections]
+    steps = [step for section in measured for step in section.steps]
     assert steps and all(held.is_valid(step.results) for step in steps)
     assert held.is_valid({"rows": [ROW]}) and not held.is_valid({"rows": [{**ROW, "median_us": 0.0}]})
 
